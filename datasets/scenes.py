@@ -1,0 +1,302 @@
+"""Scenes of non-overlapping objects on a black canvas: what the data sets share.
+
+A data set is a *bank* of K sprites. A scene is a count, a layout of that many
+boxes, and for each box the index of a sprite. Every draw is an integer, taken
+from a counter-based stream that is keyed by (data set, seed, split, chunk), so a
+scene's bytes depend on nothing else: not on the machine, the version of numpy, or
+who generates which chunk.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+import tqdm
+
+CHUNK = 1_000  # scenes that share one random stream
+
+
+class Bank(NamedTuple):
+    """The K sprites that a data set draws from, and what is known of each."""
+
+    sprites: np.ndarray  # [K, box, box, C] uint8, 0 or 1
+    attributes: dict[str, np.ndarray]  # each [K] int32
+
+
+class Scenes(NamedTuple):
+    """N scenes of at most S objects; absent objects are -1 everywhere."""
+
+    image: np.ndarray  # [N, H, W, C] uint8, 0 or 255
+    mask: np.ndarray  # [N, H, W] uint8: 0 background, k for object k = 1..S
+    count: np.ndarray  # [N] int32
+    locations: np.ndarray  # [N, S, 2] int32: row and column of each box's centre
+    objects: np.ndarray  # [N, S] int32: index into the bank
+
+
+# --- random integers ---------------------------------------------------------
+
+
+def stream(*key) -> np.random.Philox:
+    """A random stream of its own for every `key` (any printable values)."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
+    return np.random.Philox(key=int.from_bytes(digest, "little"))
+
+
+def integers(bits: np.random.Philox, bound: int, shape) -> np.ndarray:
+    """Uniform integers in [0, bound), from the generator's raw output.
+
+    numpy promises that raw output never changes; it does not promise that of
+    `Generator.integers`. The bias is at most bound / 2**32.
+    """
+    raw = bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
+    return ((raw * np.uint64(bound)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+
+
+# --- layouts -----------------------------------------------------------------
+
+# Rejection is exact, and cheap while at least this share of its tries succeeds.
+_MIN_ACCEPTANCE = 0.05
+# Length of the Markov chain for crowded layouts; see `_place_by_chain`.
+_SWEEPS = 500
+
+
+def capacity(box: int, canvas: int) -> int:
+    """The largest number of boxes that fit on the canvas without overlap."""
+    return (canvas // box) ** 2
+
+
+def place(bits: np.random.Philox, num_scenes: int, count: int, box: int, canvas: int) -> np.ndarray:
+    """Uniform layouts of `count` boxes inside the canvas, no two overlapping.
+
+    Returns the boxes' top left corners, [num_scenes, count, 2]. Every ordered
+    layout is equally likely: exactly where drawing all boxes at once and
+    rejecting overlaps is affordable, otherwise in the limit of a Markov chain
+    that is run far beyond the point where its statistics stop changing.
+    """
+    if count > capacity(box, canvas):
+        raise ValueError(
+            f"{count} boxes of {box}x{box} do not fit on a {canvas}x{canvas} canvas "
+            f"without overlap; at most {capacity(box, canvas)} do. Use fewer objects, "
+            "a smaller patch or a larger canvas."
+        )
+    span = canvas - box + 1
+    gap = max(span - box, 0)
+    apart_on_one_axis = gap * (gap + 1) / span**2
+    pair_is_free = 1 - (1 - apart_on_one_axis) ** 2
+    acceptance = pair_is_free ** (count * (count - 1) / 2)
+    method = _place_by_rejection if acceptance >= _MIN_ACCEPTANCE else _place_by_chain
+    return method(bits, num_scenes, count, box, canvas)
+
+
+def _overlaps(corner: np.ndarray, others: np.ndarray, box: int) -> np.ndarray:
+    """Whether the box at `corner` [N, 2] meets each of `others` [N, n, 2]: [N, n]."""
+    return (np.abs(corner[:, None] - others) < box).all(-1)
+
+
+def _place_by_rejection(bits, num_scenes, count, box, canvas):
+    accepted = np.empty((0, count, 2), np.int64)
+    while len(accepted) < num_scenes:
+        corners = integers(bits, canvas - box + 1, (2 * num_scenes, count, 2))
+        bad = np.zeros(len(corners), bool)
+        for k in range(1, count):
+            bad |= _overlaps(corners[:, k], corners[:, :k], box).any(-1)
+        accepted = np.concatenate([accepted, corners[~bad]])
+    return accepted[:num_scenes]
+
+
+def _place_by_chain(bits, num_scenes, count, box, canvas, sweeps=_SWEEPS):
+    """Metropolis: propose a new place for one box, keep it if it is free.
+
+    Proposals are symmetric (anywhere on the canvas, or a shift of up to a third
+    of a box), so the uniform distribution over layouts is stationary. A chain
+    starts on cells of a grid; each scene has its own.
+    """
+    span = canvas - box + 1
+    cells = canvas // box
+    order = np.argsort(integers(bits, 2**31, (num_scenes, cells**2)), axis=1, kind="stable")
+    cell = order[:, :count]
+    corners = box * np.stack([cell // cells, cell % cells], axis=-1)
+    reach = max(box // 3, 1)
+    for sweep in range(sweeps):
+        anywhere = sweep % 2
+        draws = integers(bits, span if anywhere else 2 * reach + 1, (count, num_scenes, 2))
+        for k in range(count):
+            proposal = draws[k] if anywhere else corners[:, k] + draws[k] - reach
+            inside = ((proposal >= 0) & (proposal < span)).all(-1)
+            meets = _overlaps(proposal, corners, box)
+            meets[:, k] = False
+            free = inside & ~meets.any(-1)
+            corners[free, k] = proposal[free]
+    return corners
+
+
+# --- composition -------------------------------------------------------------
+
+
+def compose(
+    bits: np.random.Philox,
+    bank: Bank,
+    num_scenes: int,
+    counts: tuple[int, int],
+    canvas: int,
+    max_objects: int,
+) -> Scenes:
+    """Draws scenes whose number of objects is uniform on counts[0]..counts[1]."""
+    _, box, _, channels = bank.sprites.shape
+    low, high = counts
+    count = low + integers(bits, high - low + 1, num_scenes)
+    corners = np.full((num_scenes, max_objects, 2), -1, np.int64)
+    for n in range(max(low, 1), high + 1):
+        scenes = np.flatnonzero(count == n)
+        corners[scenes, :n] = place(bits, len(scenes), n, box, canvas)
+    objects = integers(bits, len(bank.sprites), (num_scenes, max_objects))
+
+    image = np.zeros((num_scenes, canvas, canvas, channels), np.uint8)
+    mask = np.zeros((num_scenes, canvas, canvas), np.uint8)
+    offset = np.arange(box)
+    for slot in range(high):
+        scenes = np.flatnonzero(count > slot)
+        row, column = corners[scenes, slot].T
+        where = (
+            scenes[:, None, None],
+            row[:, None, None] + offset[:, None],
+            column[:, None, None] + offset,
+        )
+        sprite = bank.sprites[objects[scenes, slot]]
+        image[where] = 255 * sprite
+        mask[where] = (slot + 1) * sprite.max(-1)
+
+    absent = np.arange(max_objects) >= count[:, None]
+    locations = np.where(absent[..., None], -1, corners + (box - 1) // 2)
+    objects = np.where(absent, -1, objects)
+    as_int32 = [a.astype(np.int32) for a in (count, locations, objects)]
+    return Scenes(image, mask, *as_int32)
+
+
+# --- TFDS --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(kw_only=True)
+class SceneConfig(tfds.core.BuilderConfig):
+    """What a scene data set looks like.
+
+    Attributes:
+        canvas: height and width of a scene, in pixels.
+        patch: height and width of an object's box.
+        min_count, max_count: objects in a scene of `train` and `test`.
+        crowd: objects in every scene of the third split, `test_<crowd>`.
+        num_train, num_test, num_crowd: scenes in each split.
+        seed: every seed gives another data set of the same kind.
+    """
+
+    canvas: int = 64
+    patch: int
+    min_count: int = 0
+    max_count: int = 3
+    crowd: int = 7
+    num_train: int = 190_000
+    num_test: int = 10_000
+    num_crowd: int = 10_000
+    seed: int = 0
+
+    @property
+    def max_objects(self) -> int:
+        return max(self.max_count, self.crowd)
+
+    def validate(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < (field.name in ("canvas", "patch")):
+                raise ValueError(f"{field.name}={value} is out of range")
+        if self.min_count > self.max_count:
+            raise ValueError(f"min_count={self.min_count} is above max_count={self.max_count}")
+        if self.max_objects > 255:
+            raise ValueError(f"{self.max_objects} objects do not fit into a uint8 mask")
+        if self.max_objects > capacity(self.patch, self.canvas):
+            raise ValueError(
+                f"{self.max_objects} objects of {self.patch}x{self.patch} do not fit on a "
+                f"{self.canvas}x{self.canvas} canvas without overlap "
+                f"(at most {capacity(self.patch, self.canvas)} do)"
+            )
+
+
+class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """A TFDS builder for scenes; a data set says which sprites it draws from."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    CHANNELS: int
+    ATTRIBUTES: tuple[str, ...]  # one integer per object each, beside its location
+
+    def _make_bank(self, dl_manager: tfds.download.DownloadManager) -> Bank:
+        raise NotImplementedError
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        config = self.builder_config
+        config.validate()
+        size, slots = config.canvas, config.max_objects
+
+        def tensor(shape, dtype, encoding="none"):
+            return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
+
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tensor((size, size, self.CHANNELS), np.uint8, "zlib"),
+                    "mask": tensor((size, size), np.uint8, "zlib"),
+                    "count": np.int32,
+                    "locations": tensor((slots, 2), np.int32),
+                    **{name: tensor((slots,), np.int32) for name in self.ATTRIBUTES},
+                }
+            ),
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager):
+        bank = self._make_bank(dl_manager)
+        config = self.builder_config
+        few = (config.min_count, config.max_count)
+        crowd = (config.crowd, config.crowd)
+        return {
+            "train": self._generate_examples(bank, "train", config.num_train, few),
+            "test": self._generate_examples(bank, "test", config.num_test, few),
+            f"test_{config.crowd}": self._generate_examples(
+                bank, f"test_{config.crowd}", config.num_crowd, crowd
+            ),
+        }
+
+    def _generate_examples(
+        self, bank: Bank, split: str, num_scenes: int, counts: tuple[int, int]
+    ) -> Iterator[tuple[int, dict]]:
+        config = self.builder_config
+        with tqdm.tqdm(total=num_scenes, desc=f"{self.name}/{config.name} {split}") as bar:
+            for start in range(0, num_scenes, CHUNK):
+                scenes = compose(
+                    stream(self.name, config.seed, split, start // CHUNK),
+                    bank,
+                    min(CHUNK, num_scenes - start),
+                    counts,
+                    config.canvas,
+                    config.max_objects,
+                )
+                yield from enumerate(_examples(scenes, bank), start=start)
+                bar.update(len(scenes.count))
+
+
+def _examples(scenes: Scenes, bank: Bank) -> Iterator[dict]:
+    """One TFDS example per scene."""
+    present = scenes.objects >= 0
+    attributes = {
+        name: np.where(present, values[scenes.objects], -1).astype(np.int32)
+        for name, values in bank.attributes.items()
+    }
+    for i in range(len(scenes.count)):
+        yield {
+            "image": scenes.image[i],
+            "mask": scenes.mask[i],
+            "count": scenes.count[i],
+            "locations": scenes.locations[i],
+            **{name: values[i] for name, values in attributes.items()},
+        }

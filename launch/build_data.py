@@ -1,0 +1,31 @@
+"""Generates a scene data set.
+
+python launch/build_data.py --dataset=multi_mnist/1k
+python launch/build_data.py --dataset=multi_mnist/10k --mnist_dir=path/to/mnist
+python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
+"""
+
+import time
+
+import _path  # noqa: F401
+import data_flags
+from absl import app
+
+
+def main(argv):
+    data_flags.refuse_arguments(argv)
+    builder = data_flags.make_builder()
+    if builder.is_prepared():
+        print(f"{builder.info.full_name} is already in {builder.data_dir}")
+        return
+    start = time.perf_counter()
+    data_flags.prepare(builder)
+    sizes = ", ".join(f"{name} {s.num_examples:,}" for name, s in builder.info.splits.items())
+    print(
+        f"{builder.info.full_name} ({sizes}; {builder.info.dataset_size}) "
+        f"in {time.perf_counter() - start:.0f} s: {builder.data_dir}"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,47 @@
+"""The flags that name a data set, for every program that reads one."""
+
+from absl import app, flags, logging
+
+import datasets
+
+DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {', '.join(datasets.names())}.")
+SET = flags.DEFINE_list(
+    "set", [], "Changes to the data set as field=number, such as canvas=96,max_count=5."
+)
+DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [TFDS's own default].")
+MNIST_DIR = flags.DEFINE_string(
+    "mnist_dir",
+    None,
+    "A folder with MNIST's training files (idx, gzip or not); not needed for multi_mnist/1k.",
+)
+
+
+def refuse_arguments(argv: list[str]) -> None:
+    """absl passes on whatever is not a flag; a stray word is a mistake."""
+    logging.set_verbosity(logging.WARNING)
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+
+
+def _overrides() -> dict[str, int]:
+    pairs = dict(item.partition("=")[::2] for item in SET.value)
+    for field, value in pairs.items():
+        if not value.isdigit():
+            raise app.UsageError(f"--set wants field=number, not {field}={value}")
+    return {field: int(value) for field, value in pairs.items()}
+
+
+def make_builder() -> datasets.SceneBuilder:
+    try:
+        return datasets.make_builder(
+            DATASET.value, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value, **_overrides()
+        )
+    except ValueError as error:
+        raise app.UsageError(str(error)) from error
+
+
+def prepare(builder: datasets.SceneBuilder) -> None:
+    try:
+        datasets.prepare(builder)
+    except datasets.BuildError as error:
+        raise SystemExit(str(error)) from None

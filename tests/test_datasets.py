@@ -1,0 +1,220 @@
+"""Data sets on disk: what is in them, and what happens when a build goes wrong."""
+
+import hashlib
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import datasets
+from datasets import scenes
+from lavae_jax import input_pipeline
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def read(builder, split):
+    source = input_pipeline.open_split(builder, split, tuple(builder.info.features))
+    return source.read(range(len(source)))
+
+
+def test_splits_have_the_promised_sizes_and_counts(builder):
+    assert {k: v.num_examples for k, v in builder.info.splits.items()} == {
+        "train": 1_200,
+        "test": 60,
+        "test_7": 40,
+    }
+    assert set(read(builder, "train")["count"]) == {0, 1, 2, 3}
+    assert set(read(builder, "test_7")["count"]) == {7}
+
+
+def test_the_paper_s_sizes_are_the_defaults():
+    for name in datasets.names():
+        config = datasets.make_builder(name).builder_config
+        assert (config.num_train, config.num_test, config.num_crowd) == (190_000, 10_000, 10_000)
+        assert (config.canvas, config.min_count, config.max_count, config.crowd) == (64, 0, 3, 7)
+        assert config.patch == (19 if "dsprites" in name else 15)
+
+
+def test_ground_truth_fits_the_image(builder):
+    batch = read(builder, "test_7")
+    objects = np.arange(1, 8)
+    present = (batch["mask"][:, None] == objects[:, None, None]).any((2, 3))
+    assert present.all()
+    np.testing.assert_array_equal(batch["mask"] > 0, batch["image"].any(-1))
+    half = (builder.builder_config.patch - 1) // 2
+    for mask, locations in zip(batch["mask"], batch["locations"], strict=True):
+        for k in objects:
+            distance = np.abs(np.argwhere(mask == k) - locations[k - 1])
+            assert distance.max() <= half
+    for name in builder.ATTRIBUTES:
+        assert batch[name].min() >= 0
+
+
+CHECKSUMS = {
+    "multi_mnist": "bf61710a4cfb6e18",
+    "multi_dsprites": "052467b3f6dade1f",
+}
+
+
+def test_the_same_seed_gives_the_same_bytes(builder):
+    digest = hashlib.sha256()
+    for split in builder.info.splits:
+        for name, values in sorted(read(builder, split).items()):
+            values = values.astype(np.int32)
+            digest.update(
+                f"{split} {name} {values.shape}".encode() + values.astype("<i4").tobytes()
+            )
+    assert digest.hexdigest()[:16] == CHECKSUMS[builder.name]
+
+
+def test_a_chunk_can_be_made_without_the_others(builder):
+    """So any number of workers, in any order, makes the same data set."""
+    config = builder.builder_config
+    second = scenes.compose(
+        scenes.stream(builder.name, config.seed, "train", 1),
+        builder._make_bank(None),
+        200,
+        (0, 3),
+        64,
+        7,
+    )
+    batch = read(builder, "train")
+    np.testing.assert_array_equal(second.image > 0, batch["image"][1_000:] > 0)
+    np.testing.assert_array_equal(second.locations, batch["locations"][1_000:])
+
+
+def test_splits_and_seeds_are_independent(builder, tmp_path):
+    def scenes_of(builder, split):
+        batch = read(builder, split)
+        return {image.tobytes() for image in batch["image"][batch["count"] > 0]}
+
+    train, test = scenes_of(builder, "train"), scenes_of(builder, "test")
+    assert not train & test
+    name = f"{builder.name}/{builder.builder_config.name.partition('-')[0]}"
+    other = datasets.make_builder(
+        name, data_dir=str(tmp_path), seed=1, num_train=60, num_test=60, num_crowd=1
+    )
+    datasets.prepare(other)
+    assert not scenes_of(other, "test") & test
+    assert not scenes_of(other, "train") & train
+
+
+def test_scenes_of_other_sizes_can_be_made(tmp_path):
+    builder = datasets.make_builder(
+        "multi_mnist/1k",
+        data_dir=str(tmp_path),
+        canvas=96,
+        patch=20,
+        min_count=5,
+        max_count=5,
+        crowd=9,
+        num_train=10,
+        num_test=5,
+        num_crowd=5,
+    )
+    datasets.prepare(builder)
+    batch = read(builder, "train")
+    assert batch["image"].shape == (10, 96, 96, 1)
+    assert (batch["count"] == 5).all()
+    assert (read(builder, "test_9")["count"] == 9).all()
+    assert "canvas96" in str(builder.data_dir)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "overrides", "message"),
+    [
+        ("multi_mnist/2k", {}, "multi_mnist/1k, multi_mnist/10k, multi_dsprites/default"),
+        ("mnist", {}, "'mnist'"),
+        ("multi_mnist/1k", {"size": 3}, "'size' is not a field"),
+        ("multi_mnist/1k", {"canvas": 64.0}, "canvas=64.0 must be a whole number"),
+        ("multi_mnist/1k", {"canvas": 0}, "canvas=0 is out of range"),
+        ("multi_mnist/1k", {"min_count": 4}, "min_count=4 is above max_count=3"),
+        ("multi_mnist/1k", {"crowd": 17}, "at most 16"),
+    ],
+)
+def test_a_data_set_that_cannot_be_is_refused(dataset, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.make_builder(dataset, **overrides)
+
+
+# --- builds that go wrong ----------------------------------------------------
+
+SIZES = "--set=num_train=30000,num_test=10,num_crowd=10"
+
+
+def kept(folder):
+    return [p for p in pathlib.Path(folder).rglob("*") if p.is_file() and "record" in p.name]
+
+
+def test_a_full_disk_is_a_clear_error_and_nothing_is_kept(tmp_path, launch):
+    def small_files_only():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    result = launch("build_data.py", f"--data_dir={tmp_path}", SIZES, preexec_fn=small_files_only)
+    assert result.returncode == 1
+    assert "was not built, and nothing of it is kept" in result.stderr
+    assert "File too large" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not kept(tmp_path)
+
+
+def test_a_killed_build_is_not_taken_for_whole(tmp_path, launch):
+    command = [sys.executable, str(ROOT / "launch/build_data.py"), f"--data_dir={tmp_path}", SIZES]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 60
+    while not list(tmp_path.rglob("incomplete.*")) and time.time() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(tmp_path.rglob("incomplete.*"))
+    fields = {"num_train": 30_000, "num_test": 10, "num_crowd": 10}
+    builder = datasets.make_builder("multi_mnist/1k", data_dir=str(tmp_path), **fields)
+    assert not builder.is_prepared()
+    datasets.prepare(builder)
+    assert len(input_pipeline.open_split(builder, "train")) == 30_000
+    assert not list(tmp_path.rglob("incomplete.*"))
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
+    (tmp_path / "file").write_text("")
+    result = launch("build_data.py", f"--data_dir={tmp_path}/file/data")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(f"cannot make {tmp_path}/file/data")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset=nothing"], "no data set is called 'nothing'"),
+        (["--set=canvas=big"], "--set wants field=number, not canvas=big"),
+        (["word"], "unexpected argument 'word'"),
+        (["--mnist_dir=/nowhere"], "/nowhere: the folder does not exist"),
+    ],
+)
+def test_bad_flags_are_explained(tmp_path, launch, arguments, message):
+    result = launch("build_data.py", f"--data_dir={tmp_path}", *arguments)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_grid_of_scenes_is_written(tmp_path, launch, builder):
+    fields = "num_train=1200,num_test=60,num_crowd=40"
+    result = launch(
+        "show_data.py",
+        f"--dataset={builder.name}",
+        f"--set={fields}",
+        f"--data_dir={builder._data_dir_root}",
+        "--split=test_7",
+        f"--output={tmp_path}/grid.png",
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
