@@ -1,24 +1,198 @@
-"""Measures the parts of the system; prints JSON lines.
+"""Measures the parts of the system, alternatives side by side; prints JSON lines.
 
-python launch/benchmark.py --what=input --dataset=multi_mnist/1k
+    python launch/benchmark.py                      # the model, small configuration
+    python launch/benchmark.py --model=paper --batch_size=8
+    python launch/benchmark.py --what=input --dataset=multi_mnist/1k
+
+`forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
+gradient includes its forward pass. `share` is a part's share of the whole gradient.
 """
 
+import dataclasses
+import functools
 import json
 import time
 
 import _path  # noqa: F401
 import data_flags
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import app, flags
 
-from lavae_jax import input_pipeline
+from lavae_jax import (
+    generative,
+    inference,
+    input_pipeline,
+    locations,
+    model,
+    objective,
+    packing,
+    placement,
+)
+from lavae_jax.model import ModelConfig, Variables
+from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
 
-WHAT = flags.DEFINE_enum("what", "input", ["input"], "What to measure.")
+WHAT = flags.DEFINE_enum("what", "model", ["model", "input"], "What to measure.")
+MODEL = flags.DEFINE_enum("model", "small", ["small", "paper"], "Which configuration.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.", lower_bound=1)
-SECONDS = flags.DEFINE_float("seconds", 5.0, "How long to measure.", lower_bound=0.1)
+OBJECTS = flags.DEFINE_integer("objects", 3, "Objects in an image at most.", lower_bound=1)
+SECONDS = flags.DEFINE_float("seconds", 2.0, "How long to measure each part.", lower_bound=0.1)
+
+MODELS = {
+    "small": ModelConfig(
+        location=LocationConfig(width=24, head_width=24, space_to_depth=4),
+        appearance=AppearanceConfig(kind="window", form="windows"),
+        decoder=DecoderConfig(kind="dense"),
+    ),
+    "paper": ModelConfig(),
+}
+
+
+KEY = jax.random.key(0)
+TEMPERATURE = 0.5
 
 
 def report(what: str, **values) -> None:
     print(json.dumps({"what": what, **values}), flush=True)
+
+
+def milliseconds(function, *arguments) -> float:
+    """The median time of a call, after one that compiles."""
+    jax.block_until_ready(function(*arguments))
+    times, start = [], time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - start < SECONDS.value:
+        before = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - before)
+    return round(1e3 * float(np.median(times)), 2)
+
+
+def measure(part: str, form: str, function, first, *rest, whole=None, gradient=True) -> None:
+    """Times function(first, *rest), and its gradient with respect to `first`."""
+
+    def pull_back(cotangents, first, *rest):
+        _, pull = jax.vjp(lambda a: function(a, *rest), first)
+        return pull(cotangents)
+
+    times = {"forward_ms": milliseconds(jax.jit(function), first, *rest)}
+    if gradient:
+        outputs = jax.eval_shape(function, first, *rest)
+        cotangents = jax.tree.map(lambda a: jax.random.normal(KEY, a.shape, a.dtype), outputs)
+        times["gradient_ms"] = milliseconds(jax.jit(pull_back), cotangents, first, *rest)
+        if whole:
+            times["share"] = round(times["gradient_ms"] / whole, 3)
+    report(part, form=form, **times)
+
+
+def benchmark_model() -> None:
+    """Each part on the same batch, with 0 to `objects` objects an image."""
+    config, size, slots = MODELS[MODEL.value], BATCH_SIZE.value, OBJECTS.value
+    canvas, on_cpu = (64, 64), jax.default_backend() == "cpu"
+    variables = model.init(config, KEY)
+    params, batch_stats = variables
+    count = jnp.arange(size) % (slots + 1)
+    budget = objective.Budget(slots, -(-size * slots * 2 // 3))
+    report(
+        "setting",
+        model=MODEL.value,
+        batch_size=size,
+        slots=slots,
+        capacity=budget.capacity,
+        objects=int(count.sum()),
+        device=jax.devices()[0].device_kind,
+        num_params=sum(p.size for p in jax.tree.leaves(params)),
+    )
+
+    x = (jax.random.uniform(KEY, (size, *canvas, config.channels)) < 0.05).astype(jnp.float32)
+    logits = 4 * jax.random.normal(KEY, (size, canvas[0] * canvas[1]))
+    relaxed = locations.sample(KEY, logits, slots, TEMPERATURE)
+    hard = relaxed._replace(weights=None)
+    objects = packing.pack(count, budget.capacity)
+    every_slot = packing.pack(jnp.full(size, slots), slots * size)
+    weights = objects.gather(relaxed.weights).reshape(-1, *canvas)
+    index = objects.gather(relaxed.index)
+    sprite_shape = (config.sprite_size, config.sprite_size, config.channels)
+    sprites = jax.random.uniform(KEY, (budget.capacity, *sprite_shape))
+    window = 2 * config.appearance_net().radius + 1
+
+    def negative_elbo(params, x):
+        out, new = objective.elbo(
+            config,
+            Variables(params, batch_stats),
+            x,
+            KEY,
+            budget,
+            temperature=TEMPERATURE,
+            force_one=0.1,
+            train=True,
+        )
+        return -out.terms.elbo.mean(), new.batch_stats
+
+    whole = milliseconds(jax.jit(jax.grad(negative_elbo, has_aux=True)), params, x)
+    forward = milliseconds(jax.jit(negative_elbo), params, x)
+    report("whole", form="relaxed", forward_ms=forward, gradient_ms=whole)
+
+    def location_net(params, x):
+        return inference.location_logits(config, Variables(params, batch_stats), x, train=True)[0]
+
+    def appearance_net(params, x, where, objects, form):
+        settings = dataclasses.replace(config.appearance, form=form)
+        changed = dataclasses.replace(config, appearance=settings)
+        variables = Variables(params, batch_stats)
+        return inference.appearance(changed, variables, x, where, objects, train=True)[0]
+
+    def decoder(params, objects):
+        z = jnp.ones((len(objects.valid), config.latent_size))
+        return generative.decode(config, Variables(params, batch_stats), z, objects, train=True)[0]
+
+    measure("location_net", "map", location_net, params, x, whole=whole)
+    for form, where in (("windows", relaxed), ("map", relaxed), ("windows", hard)):
+        if (form, config.appearance.kind, on_cpu) == ("map", "window", True):
+            continue  # a 21x21 convolution over whole images takes minutes
+        apply = functools.partial(appearance_net, form=form)
+        name = form if where is relaxed else f"{form}, hard"
+        measure("appearance_net", name, apply, params, x, where, objects, whole=whole)
+    for form, temperature in (("relaxed", TEMPERATURE), ("hard", None)):
+        measure(
+            "sampler",
+            form,
+            lambda h, t=temperature: locations.sample(KEY, h, slots, t)[1:],
+            logits,
+            whole=whole,
+        )
+    measure("decoder", "objects", decoder, params, objects, whole=whole)
+    measure("decoder", "every slot", decoder, params, every_slot, whole=whole)
+    for method in ("fft", "convolution"):
+        # On a CPU the convolutions' gradients do not finish within minutes.
+        settings = {"whole": whole, "gradient": method == "fft" or not on_cpu}
+
+        def place(pair, image, method=method):
+            return placement.place(*pair, image, size, method)
+
+        def windows(weights, x, image, method=method):
+            return placement.windows(x, weights, image, window, method)
+
+        measure("placement", method, place, (sprites, weights), objects.image, **settings)
+        measure("windows", method, windows, weights, x, objects.image, **settings)
+    measure(
+        "placement",
+        "hard",
+        lambda s, index, image: placement.place_at(s, index, image, size, canvas),
+        sprites,
+        index,
+        objects.image,
+        whole=whole,
+    )
+    measure(
+        "windows",
+        "hard",
+        lambda x, index, image: placement.windows_at(x, index, image, window),
+        x,
+        index,
+        objects.image,
+        whole=whole,
+    )
 
 
 def benchmark_input() -> None:
@@ -42,7 +216,7 @@ def benchmark_input() -> None:
 
 def main(argv):
     data_flags.refuse_arguments(argv)
-    {"input": benchmark_input}[WHAT.value]()
+    {"input": benchmark_input, "model": benchmark_model}[WHAT.value]()
 
 
 if __name__ == "__main__":

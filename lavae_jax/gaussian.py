@@ -1,0 +1,38 @@
+"""Diagonal Gaussians, as networks give them: means and log variances."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+# A network's log variance is squashed into (-8, 8). Without a bound, the first steps
+# of training overflow.
+LOG_VARIANCE_BOUND = 8.0
+
+
+class Gaussian(NamedTuple):
+    mean: jax.Array
+    log_variance: jax.Array
+
+
+def from_features(features: jax.Array) -> Gaussian:
+    """The last axis holds the means, then the log variances."""
+    mean, raw = jnp.split(features, 2, axis=-1)
+    return Gaussian(mean, LOG_VARIANCE_BOUND * jnp.tanh(raw / LOG_VARIANCE_BOUND))
+
+
+def sample(gaussian: Gaussian, noise: jax.Array) -> jax.Array:
+    """μ + σ ε."""
+    return gaussian.mean + jnp.exp(gaussian.log_variance / 2) * noise
+
+
+def kl_to_standard(gaussian: Gaussian) -> jax.Array:
+    """KL(q || N(0, I)) of each coordinate."""
+    mean, log_variance = gaussian
+    return (jnp.square(mean) + jnp.exp(log_variance) - 1 - log_variance) / 2
+
+
+def log_ratio_to_standard(gaussian: Gaussian, noise: jax.Array) -> jax.Array:
+    """log q(z) - log N(z; 0, I) of each coordinate at z = μ + σ ε."""
+    z = sample(gaussian, noise)
+    return (jnp.square(z) - jnp.square(noise) - gaussian.log_variance) / 2

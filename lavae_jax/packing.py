@@ -1,0 +1,56 @@
+"""Only slots that hold an object are computed.
+
+Each of B images has S slots, of which the first n hold an object. Compiled shapes
+are static, so the objects of the whole batch are packed into P places; a batch
+with 1.5 objects an image then pays for P = 1.5 B or so instead of S B.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Objects(NamedTuple):
+    """P places. The first of them hold the objects of the batch, image after image."""
+
+    image: jax.Array  # [P] int32
+    slot: jax.Array  # [P] int32
+    valid: jax.Array  # [P] bool: whether there is an object
+
+    def gather(self, values: jax.Array) -> jax.Array:
+        """[B, S, ...] -> [P, ...]."""
+        return values[self.image, self.slot]
+
+    def sum_by_image(self, values: jax.Array, num_images: int) -> jax.Array:
+        """Sums [P, ...] over the objects of each image: [B, ...]."""
+        return jax.ops.segment_sum(self.mask(values), self.image, num_images)
+
+    def mask(self, values: jax.Array) -> jax.Array:
+        """[P, ...], with zeros where there is no object."""
+        valid = self.valid.reshape(-1, *[1] * (values.ndim - 1))
+        return jnp.where(valid, values, 0)
+
+
+def fit(count: jax.Array, num_slots: int, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Counts [B] that fit into S slots an image and P places in all, and what was cut.
+
+    An image that finds the places taken by those before it gets what is left; the
+    number of objects that were cut is returned to be reported. With capacity = S B
+    and S = M there is never any.
+    """
+    kept = jnp.minimum(count, num_slots)
+    end = jnp.minimum(jnp.cumsum(kept), capacity)
+    kept = jnp.diff(end, prepend=0)
+    return kept, jnp.sum(count - kept)
+
+
+def pack(count: jax.Array, capacity: int) -> Objects:
+    """The objects of images with counts [B], which fit the capacity."""
+    end = jnp.cumsum(count)
+    place = jnp.arange(capacity, dtype=count.dtype)
+    valid = place < end[-1]
+    image = jnp.searchsorted(end, place, side="right").astype(jnp.int32)
+    image = jnp.minimum(image, len(count) - 1)
+    slot = jnp.where(valid, place - (end - count)[image], 0)
+    return Objects(image, slot, valid)

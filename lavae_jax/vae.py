@@ -1,0 +1,142 @@
+"""Fully convolutional VAEs whose latents form a grid (App. B).
+
+The auxiliary one, trained beside LAVAE, tells the location network during warm-up
+where there is something to see; the baseline is what LAVAE is compared with.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from lavae_jax import bernoulli, gaussian, model
+from lavae_jax.model import Variables
+from lavae_jax.networks import (
+    AuxiliaryDecoder,
+    AuxiliaryEncoder,
+    BaselineDecoder,
+    BaselineEncoder,
+    pad_to_multiple,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AuxiliaryConfig:
+    """Latents 11 x 11 x 8 for 64 x 64 pixels."""
+
+    channels: int = 1
+    width: int = 48
+    latents: int = 8
+    cell = 6  # pixels a latent, in each direction
+
+    def encoder(self, axis_name: str | None = None) -> nn.Module:
+        return AuxiliaryEncoder(self.width, self.latents, axis_name)
+
+    def decoder(self, axis_name: str | None = None) -> nn.Module:
+        return AuxiliaryDecoder(self.width, self.channels, axis_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineConfig:
+    """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters."""
+
+    channels: int = 1
+    width: int = 64
+    latents: int = 16
+    cell = 8
+
+    def encoder(self, axis_name: str | None = None) -> nn.Module:
+        return BaselineEncoder(self.width, self.latents, axis_name)
+
+    def decoder(self, axis_name: str | None = None) -> nn.Module:
+        return BaselineDecoder(self.width, self.channels, axis_name)
+
+
+VaeConfig = AuxiliaryConfig | BaselineConfig
+
+
+class Terms(NamedTuple):
+    log_likelihood: jax.Array  # [B]
+    kl: jax.Array  # [B, h, w]: of each position of the grid
+
+    def elbo(self, beta: jax.Array | float = 1.0) -> jax.Array:
+        return self.log_likelihood - beta * self.kl.sum((1, 2))
+
+
+def init(config: VaeConfig, key: chex.PRNGKey) -> Variables:
+    networks = {
+        "encoder": (config.encoder(), jnp.zeros((1, 24, 24, config.channels))),
+        "decoder": (config.decoder(), jnp.zeros((1, 2, 2, config.latents))),
+    }
+    return model.init_networks(networks, key)
+
+
+def elbo(
+    config: VaeConfig,
+    variables: Variables,
+    x: jax.Array,
+    key: chex.PRNGKey,
+    *,
+    train: bool = False,
+    axis_name: str | None = None,
+) -> tuple[Terms, Variables]:
+    """A single-sample estimate of the ELBO's parts for images [B, H, W, C]."""
+    mode = {"train": train, "axis_name": axis_name}
+    q, variables = _encode(config, variables, x, **mode)
+    noise = jax.random.normal(key, q.mean.shape, q.mean.dtype)
+    z = gaussian.sample(q, noise)
+    logits, variables = _decode(config, variables, z, x.shape[1:3], **mode)
+    log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((1, 2, 3))
+    return Terms(log_likelihood, gaussian.kl_to_standard(q).sum(-1)), variables
+
+
+def log_weights(
+    config: VaeConfig, variables: Variables, x: jax.Array, key: chex.PRNGKey, num_samples: int
+) -> jax.Array:
+    """log p(x, z) - log q(z | x) of samples z ~ q(z | x): [K, B]."""
+    q, _ = _encode(config, variables, x)
+    noise = jax.random.normal(key, (num_samples, *q.mean.shape), q.mean.dtype)
+    z = gaussian.sample(q, noise).reshape(-1, *q.mean.shape[1:])
+    logits, _ = _decode(config, variables, z, x.shape[1:3])
+    logits = logits.reshape(num_samples, *x.shape)
+    log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((2, 3, 4))
+    return log_likelihood - gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
+
+
+def sample_prior(
+    config: VaeConfig,
+    variables: Variables,
+    key: chex.PRNGKey,
+    num_images: int,
+    canvas: tuple[int, int],
+) -> jax.Array:
+    """Pixel means [B, H, W, C] of images from the prior."""
+    grid = [-(-side // config.cell) for side in canvas]
+    z = jax.random.normal(key, (num_images, *grid, config.latents))
+    return jax.nn.sigmoid(_decode(config, variables, z, canvas)[0])
+
+
+def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:
+    """The grid's KL [B, h, w] brought to the image's size by bilinear interpolation.
+
+    Cell (i, j) stays over the pixels that it stands for, cell·i to cell·(i + 1) - 1.
+    """
+    b, h, w = kl.shape
+    enlarged = jax.image.resize(kl, (b, cell * h, cell * w), "bilinear")
+    return enlarged[:, : canvas[0], : canvas[1]]
+
+
+def _encode(config, variables, x, *, train=False, axis_name=None):
+    padded = pad_to_multiple(x, config.cell)
+    features, variables = model.apply(
+        config.encoder(axis_name), "encoder", variables, padded, train=train
+    )
+    return gaussian.from_features(features), variables
+
+
+def _decode(config, variables, z, canvas, *, train=False, axis_name=None):
+    logits, variables = model.apply(config.decoder(axis_name), "decoder", variables, z, train=train)
+    return logits[:, : canvas[0], : canvas[1]], variables

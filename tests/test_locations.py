@@ -1,0 +1,100 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.test_util import check_grads
+
+from lavae_jax import generative, locations
+from lavae_jax.model import Variables
+
+LOGITS = np.array([0.3, -1.0, 1.2, 0.0, -0.4])
+
+
+def probability(sequence, logits=LOGITS):
+    """Drawing without replacement, from its definition."""
+    weight = np.exp(logits)
+    p, left = 1.0, weight.sum()
+    for d in sequence:
+        p *= weight[d] / left
+        left -= weight[d]
+    return p
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+def test_frequencies_are_those_of_drawing_without_replacement(num_slots):
+    n = 20_000
+    drawn = locations.sample(jax.random.key(0), jnp.tile(LOGITS, (n, 1)), num_slots)
+    sequences = list(itertools.permutations(range(5), num_slots))
+    seen = dict.fromkeys(sequences, 0)
+    for row in np.asarray(drawn.index):
+        seen[tuple(row.tolist())] += 1  # a repeated location is a KeyError
+    expected = n * np.array([probability(s) for s in sequences])
+    assert scipy.stats.chisquare(list(seen.values()), expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_no_location_is_drawn_twice(temperature):
+    logits = 8 * jax.random.normal(jax.random.key(1), (200, 12))
+    index = np.asarray(locations.sample(jax.random.key(2), logits, 12, temperature).index)
+    np.testing.assert_array_equal(np.sort(index), np.tile(np.arange(12), (200, 1)))
+
+
+def test_log_q_is_the_product_of_the_renormalised_conditionals():
+    drawn = locations.sample(jax.random.key(3), jnp.tile(LOGITS, (50, 1)), 4)
+    expected = [np.log(probability(row)) for row in np.asarray(drawn.index)]
+    np.testing.assert_allclose(drawn.log_q.sum(1), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        locations.log_q(jnp.tile(LOGITS, (50, 1)), drawn.index), drawn.log_q, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_cold_relaxed_sample_is_the_hard_one():
+    logits = jnp.tile(LOGITS, (100, 1))
+    hard = locations.sample(jax.random.key(4), logits, 3)
+    cold = locations.sample(jax.random.key(4), logits, 3, 1e-4)
+    np.testing.assert_array_equal(hard.index, cold.index)
+    one_hot = jax.nn.one_hot(hard.index, 5)
+    clear = np.abs(cold.weights - one_hot).max(-1) < 1e-3
+    assert clear.mean() > 0.99  # the others are ties at this temperature
+    np.testing.assert_allclose(cold.log_q[clear], hard.log_q[clear], rtol=1e-2)
+
+
+def test_a_relaxed_sample_is_a_distribution_over_the_pixels_that_are_left():
+    drawn = locations.sample(jax.random.key(5), jnp.tile(LOGITS, (100, 1)), 3, 0.7)
+    np.testing.assert_allclose(drawn.weights.sum(-1), 1, rtol=1e-5)
+    earlier = np.asarray(jax.nn.one_hot(drawn.index[:, 0], 5)).astype(bool)
+    assert (np.asarray(drawn.weights[:, 1])[earlier] == 0).all()
+    assert (np.asarray(drawn.weights[:, 2])[earlier] == 0).all()
+
+
+def test_gradients_at_fixed_noise():
+    with jax.enable_x64(True):
+        logits = jax.random.normal(jax.random.key(0), (2, 6), jnp.float64)
+        gumbel = jax.random.gumbel(jax.random.key(1), (2, 6), jnp.float64)
+
+        def relaxed(logits):
+            return locations.sample_with_noise(logits, gumbel, 3, 0.6)[1:]
+
+        def hard(logits):
+            return locations.sample_with_noise(logits, gumbel, 3).log_q
+
+        check_grads(relaxed, (logits,), order=1, modes=["rev", "fwd"])
+        check_grads(hard, (logits,), order=1, modes=["rev"])
+
+
+def test_prior_sums_to_one_over_counts_and_ordered_locations():
+    variables = Variables({"count": jnp.array([0.5, -1.0, 2.0])}, {})
+    total, pixels = 0.0, 9
+    for n in range(3):
+        log_p = generative.log_prior_count(variables, jnp.array([n]))
+        log_p += generative.log_prior_locations(pixels, jnp.array([n]), 2)
+        total += len(list(itertools.permutations(range(pixels), n))) * np.exp(log_p[0])
+    np.testing.assert_allclose(total, 1, rtol=1e-5)
+
+
+def test_more_locations_than_pixels_are_refused():
+    with pytest.raises(ValueError, match="6 locations cannot be drawn from 5 pixels"):
+        locations.sample(jax.random.key(0), jnp.zeros((1, 5)), 6)
