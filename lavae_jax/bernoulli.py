@@ -22,30 +22,23 @@ DELTA = 1e-4  # costs δ/2 nats for a lit pixel under a sprite of 1
 
 def pixel_means(intensity: jax.Array) -> jax.Array:
     """p, the probability that a pixel is lit, for sums of sprites λ >= 0."""
-    return 1 - (1 - EPSILON) * _dark(intensity)
+    return _lit_and_dark(intensity)[0]
 
 
 def log_prob(x: jax.Array, intensity: jax.Array) -> jax.Array:
     """log p(x | λ) of each pixel x, 0 or 1."""
-    dark = (1 - EPSILON) * _dark(intensity)
-    saturated = intensity > 1 - DELTA
-    # 1 - dark loses all digits of a small λ; the sum does not.
-    lit = jnp.where(saturated, 1 - dark, EPSILON + (1 - EPSILON) * _positive(intensity, saturated))
+    lit, dark = _lit_and_dark(intensity)
     return x * jnp.log(lit) + (1 - x) * jnp.log(dark)
 
 
-def _dark(intensity):
-    """1 - s(λ)."""
+def _lit_and_dark(intensity):
+    """p and 1 - p, each with all its digits. λ below 0 is noise of a Fourier transform."""
     saturated = intensity > 1 - DELTA
+    below = jnp.where(saturated | (intensity < 0), 0.0, intensity)
     above = jnp.where(saturated, intensity, 1.0)
-    return jnp.where(
-        saturated, DELTA**2 / (above - 1 + 2 * DELTA), 1 - _positive(intensity, saturated)
-    )
-
-
-def _positive(intensity, saturated):
-    """λ without the noise below 0 that Fourier transforms leave on the background."""
-    return jnp.where(saturated | (intensity < 0), 0.0, intensity)
+    dark = (1 - EPSILON) * jnp.where(saturated, DELTA**2 / (above - 1 + 2 * DELTA), 1 - below)
+    lit = jnp.where(saturated, 1 - dark, EPSILON + (1 - EPSILON) * below)
+    return lit, dark
 
 
 def log_prob_from_logits(x: jax.Array, logits: jax.Array) -> jax.Array:

@@ -2,9 +2,12 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import datasets
+
+jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
@@ -40,8 +43,8 @@ def mnist_builder(data_dir):
 def launch():
     """Runs a program of launch/ in a process of its own."""
 
-    def run(program: str, *arguments: str, **kwargs) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(ROOT / "launch" / program), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+    def run(program: str, *arguments: str, prefix=()) -> subprocess.CompletedProcess:
+        command = [*prefix, sys.executable, str(ROOT / "launch" / program), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     return run

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -154,11 +153,9 @@ def kept(folder):
 
 
 def test_a_full_disk_is_a_clear_error_and_nothing_is_kept(tmp_path, launch):
-    def small_files_only():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-
-    result = launch("build_data.py", f"--data_dir={tmp_path}", SIZES, preexec_fn=small_files_only)
+    """A limit on the size of files stands in for the disk."""
+    limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 200; exec \"$@\"", "-"]
+    result = launch("build_data.py", f"--data_dir={tmp_path}", SIZES, prefix=limited)
     assert result.returncode == 1
     assert "was not built, and nothing of it is kept" in result.stderr
     assert "File too large" in result.stderr

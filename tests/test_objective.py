@@ -1,0 +1,310 @@
+"""The bounds, against exact enumeration on a canvas of 3 x 3 pixels and elsewhere."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from small_models import compiled, initialised, small
+
+from lavae_jax import bernoulli, counting, generative, inference, objective
+from lavae_jax.model import ModelConfig, Variables
+from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
+from lavae_jax.objective import Budget
+from lavae_jax.packing import Objects
+
+# --- enumeration -------------------------------------------------------------
+
+# f_count has three answers on a 3 x 3 map: every pixel is a peak (n = M = 2), one is,
+# or none reaches the threshold.
+COUNTING = {
+    2: {"peak_radius": 0, "threshold": -99.0},
+    1: {"peak_radius": 2, "threshold": -99.0},
+    0: {"peak_radius": 2, "threshold": 99.0},
+}
+
+
+def tiny(count):
+    return ModelConfig(
+        sprite_size=3,
+        max_objects=2,
+        latent_size=1,
+        location=LocationConfig(width=4, blocks=1, head_width=4),
+        appearance=AppearanceConfig("window", "windows", window=3, hidden=(4,)),
+        decoder=DecoderConfig("dense", hidden=(4,)),
+        **COUNTING[count],
+    )
+
+
+X = jnp.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], float)[None, ..., None]
+
+
+def exact_log_joint(config, variables, count):
+    """log p(x, n): a sum over ordered locations, quadrature over each appearance."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    every = Objects(jnp.zeros(40, int), jnp.zeros(40, int), jnp.ones(40, bool))
+    sprites = np.asarray(
+        generative.decode(config, variables, jnp.asarray(nodes)[:, None], every, train=False)[0]
+    )[..., 0]
+
+    def drawn(sprite, pixel):
+        canvas = np.zeros((5, 5))
+        row, column = divmod(pixel, 3)
+        canvas[row : row + 3, column : column + 3] = sprite
+        return canvas[1:4, 1:4]
+
+    total = 0.0
+    for where in itertools.permutations(range(9), count):
+        grid = list(itertools.product(range(40), repeat=count))
+        intensity = np.zeros((len(grid), 3, 3))
+        weight = np.ones(len(grid))
+        for i, pixel in enumerate(where):
+            placed = np.stack([drawn(s, pixel) for s in sprites])
+            node = np.array([g[i] for g in grid])
+            intensity += placed[node]
+            weight *= weights[node]
+        mean = np.asarray(bernoulli.pixel_means(jnp.asarray(intensity)), np.float64)
+        x = np.asarray(X[0, ..., 0])
+        likelihood = np.where(x == 1, mean, 1 - mean).prod((1, 2))
+        total += (weight * likelihood).sum()
+    num_orders = np.prod([9 - i for i in range(count)])
+    log_p_n = np.log(jax.nn.softmax(variables.params["count"]))[count]
+    return np.log(total / num_orders) + log_p_n
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2])
+def enumerated(request):
+    config = tiny(request.param)
+    variables = initialised(config)
+    exact = [exact_log_joint(config, variables, n) for n in range(3)]
+    h_loc, _ = compiled(inference.location_logits)(config, variables, X, train=False)
+    assert inference.infer_count(config, h_loc).tolist() == [request.param]
+    weigh = jax.jit(lambda key: objective.log_weights(config, variables, X, h_loc, key, 100_000))
+    log_w = np.asarray(weigh(jax.random.key(1)), np.float64)[:, 0]
+    return config, variables, exact, log_w
+
+
+def bound(log_w, k):
+    """The mean of the importance-weighted bound with k samples, and its error."""
+    groups = log_w.reshape(-1, k)
+    top = groups.max(1, keepdims=True)
+    values = np.log(np.exp(groups - top).mean(1)) + top[:, 0]
+    return values.mean(), values.std() / np.sqrt(len(values))
+
+
+def test_the_bound_rises_to_the_exact_likelihood(enumerated):
+    """q(n | x) is a point, so the limit is log p(x, n̂), which is below log p(x)."""
+    config, _, exact, log_w = enumerated
+    count = next(n for n, v in COUNTING.items() if v.items() <= vars(config).items())
+    limit = exact[count]
+    means, errors = zip(*(bound(log_w, k) for k in (1, 10, 100, 1_000)), strict=True)
+    slack = 4 * np.array(errors) + 1e-4
+    assert (np.array(means) <= limit + slack).all()
+    assert all(a <= b + s for a, b, s in zip(means[:-1], means[1:], slack[1:], strict=True))
+    weight = np.exp(log_w - log_w.max())
+    relative_error = weight.std() / weight.mean() / np.sqrt(len(weight))
+    assert relative_error < 0.1
+    estimate = np.log(weight.mean()) + log_w.max()
+    np.testing.assert_allclose(estimate, limit, atol=4 * relative_error + 1e-4)
+    if count:
+        assert means[0] < limit - 0.1  # a bound with something to gain
+    assert limit < np.logaddexp.reduce(exact)
+
+
+def test_the_elbo_is_the_mean_log_weight(enumerated):
+    config, variables, _, log_w = enumerated
+    x = jnp.tile(X, (20_000, 1, 1, 1))
+    out, _ = compiled(objective.elbo)(config, variables, x, jax.random.key(2))
+    elbo = np.asarray(out.terms.elbo, np.float64)
+    error = np.sqrt(elbo.var() / len(elbo) + log_w.var() / len(log_w)) + 1e-5
+    assert abs(elbo.mean() - log_w.mean()) < 4 * error
+
+
+def test_log_mean_exp_is_the_bound_of_all_samples(enumerated):
+    log_w = enumerated[-1][:1_000]
+    np.testing.assert_allclose(
+        objective.log_mean_exp(jnp.asarray(log_w)[:, None]), bound(log_w, 1_000)[0], rtol=1e-5
+    )
+
+
+# --- gradients ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "form"), [("residual", "map"), ("window", "windows")])
+def test_elbo_gradients_through_all_networks(kind, form):
+    with jax.enable_x64(True):
+        config = dataclasses.replace(small(kind, form), threshold=-9.0, peak_radius=2)
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(config))
+        x = (jax.random.uniform(jax.random.key(0), (2, 7, 8, 1)) < 0.3).astype(jnp.float64)
+
+        @jax.jit
+        def loss(params):
+            out, _ = objective.elbo(
+                config,
+                Variables(params, variables.batch_stats),
+                x,
+                jax.random.key(1),
+                Budget(3, 5),
+                temperature=0.7,
+                train=True,
+            )
+            return out.terms.elbo.sum()
+
+        check_grads(loss, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        slope = jax.grad(loss)(variables.params)
+        for name in ("location", "appearance", "decoder", "count"):
+            assert any(bool(jnp.any(g != 0)) for g in jax.tree.leaves(slope[name]))
+
+
+def test_gradients_of_the_terms_and_of_the_bound():
+    with jax.enable_x64(True):
+        config = tiny(2)
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(config))
+        x = X.astype(jnp.float64)
+
+        @jax.jit
+        def parts(params):
+            variables_ = Variables(params, variables.batch_stats)
+            out, _ = objective.elbo(config, variables_, x, jax.random.key(1), temperature=0.5)
+            return out.terms
+
+        @jax.jit
+        def bound(params):
+            variables_ = Variables(params, variables.batch_stats)
+            h_loc, _ = inference.location_logits(config, variables_, x, train=False)
+            log_w = objective.log_weights(config, variables_, x, h_loc, jax.random.key(2), 5)
+            return objective.log_mean_exp(log_w)
+
+        check_grads(parts, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        check_grads(bound, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+
+
+# --- invariances -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Four images in which half of the location network's peaks count as objects."""
+    config = dataclasses.replace(small("window", "windows"), peak_radius=2)
+    x = (np.random.default_rng(0).uniform(size=(4, 12, 12, 1)) < 0.2).astype(np.float32)
+    variables = initialised(config)
+    h_loc, _ = compiled(inference.location_logits)(config, variables, x, train=False)
+    heights = h_loc[counting.peaks(h_loc, -np.inf, config.peak_radius)]
+    threshold = float(np.median(heights)) / config.gamma_for((12, 12))
+    return dataclasses.replace(config, threshold=threshold), variables, jnp.asarray(x)
+
+
+elbo = jax.jit(objective.elbo, static_argnums=(0, 4), static_argnames=("train", "axis_name"))
+
+
+def test_the_order_of_objects_does_not_matter(scene):
+    config, variables, x = scene
+    objects = Objects(jnp.zeros(3, int), jnp.arange(3), jnp.ones(3, bool))
+    z = jax.random.normal(jax.random.key(0), (3, config.latent_size))
+    index = jnp.array([[14, 17, 100]])
+    images = []
+    for order in itertools.permutations(range(3)):
+        order = jnp.array(order)
+        where = objective.Locations(index[:, order], None, jnp.zeros((1, 3)))
+        sprites, _ = compiled(generative.decode)(config, variables, z[order], objects, train=False)
+        images.append(generative.intensity(sprites, where, objects, 1, (12, 12)))
+    for image in images[1:]:
+        np.testing.assert_allclose(image, images[0], atol=1e-6)
+        np.testing.assert_allclose(
+            generative.log_likelihood(x[:1], image),
+            generative.log_likelihood(x[:1], images[0]),
+            rtol=1e-4,
+        )
+
+
+def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):
+    config, variables, x = scene
+    config = dataclasses.replace(config, threshold=99.0)
+    for temperature in (None, 0.5):
+        out, _ = elbo(config, variables, x, jax.random.key(0), None, temperature=temperature)
+        assert out.inferred_count.tolist() == [0, 0, 0, 0]
+        assert (out.posterior.intensity == 0).all()
+        assert np.isfinite(out.terms.elbo).all()
+        np.testing.assert_array_equal(out.terms.kl_location, 0)
+        np.testing.assert_array_equal(out.terms.kl_appearance, 0)
+        lit = x.sum((1, 2, 3))
+        np.testing.assert_allclose(
+            out.terms.log_likelihood, lit * np.log(bernoulli.EPSILON), rtol=1e-3
+        )
+
+
+def test_packing_changes_nothing(scene):
+    config, variables, x = scene
+    every, _ = elbo(config, variables, x, jax.random.key(0), Budget(4, 16), temperature=0.5)
+    total = int(every.posterior.count.sum())
+    assert 4 < total < 16
+    exact, _ = elbo(config, variables, x, jax.random.key(0), Budget(4, total), temperature=0.5)
+    assert exact.posterior.overflow == every.posterior.overflow == 0
+    for ours, theirs in zip(exact.terms, every.terms, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_overflow_is_counted_and_the_rest_is_right(scene):
+    config, variables, x = scene
+    every, _ = elbo(config, variables, x, jax.random.key(0), Budget(4, 16), temperature=0.5)
+    counts = np.asarray(every.posterior.count)
+    small_budget = Budget(4, int(counts.sum()) - 1)
+    cut, _ = elbo(config, variables, x, jax.random.key(0), small_budget, temperature=0.5)
+    assert cut.posterior.overflow == 1
+    np.testing.assert_array_equal(cut.posterior.count, counts - np.array([0, 0, 0, 1]))
+    for ours, theirs in zip(cut.terms, every.terms, strict=True):
+        np.testing.assert_allclose(ours[:3], theirs[:3], rtol=1e-4)
+
+
+def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
+    config, variables, x = scene
+    free, _ = elbo(config, variables, x, jax.random.key(0), None)
+    forced, _ = elbo(config, variables, x, jax.random.key(0), None, force_one=1.0)
+    assert forced.posterior.count.tolist() == [1, 1, 1, 1]
+    np.testing.assert_array_equal(forced.inferred_count, free.inferred_count)
+    np.testing.assert_array_equal(forced.terms.kl_count, free.terms.kl_count)
+
+
+def test_colour_adds_one_term_per_channel():
+    x = jnp.zeros((1, 4, 4, 3)).at[0, 1, 1].set(jnp.array([1.0, 0.0, 1.0]))
+    intensity = jnp.full((1, 4, 4, 3), 0.25)
+    expected = 2 * np.log(0.25) + 46 * np.log(0.75)
+    np.testing.assert_allclose(generative.log_likelihood(x, intensity), [expected], rtol=1e-4)
+
+
+# --- transformations ---------------------------------------------------------
+
+
+def test_vmap_and_pmap_give_what_a_loop_gives(scene):
+    config, variables, x = scene
+    keys = jax.random.split(jax.random.key(0), 2)
+    groups = x.reshape(2, 2, *x.shape[1:])
+
+    def one(x, key):
+        return objective.elbo(config, variables, x, key, temperature=0.5)[0].terms
+
+    looped = [jax.jit(one)(g, k) for g, k in zip(groups, keys, strict=True)]
+    looped = jax.tree.map(lambda *a: jnp.stack(a), *looped)
+    mapped = jax.jit(jax.vmap(one))(groups, keys)
+    on_device = jax.pmap(one)(groups[:1], keys[:1])
+    for a, b, c in zip(looped, mapped, on_device, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3)
+        np.testing.assert_allclose(a[:1], c, rtol=1e-3)
+
+
+def test_prior_samples_have_the_counts_they_are_asked_for(scene):
+    config, variables, _ = scene
+    sample = jax.jit(
+        lambda key, logits: generative.sample_prior(config, variables, key, 200, (12, 12), logits)
+    )
+    only_two = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)
+    drawn = sample(jax.random.key(0), only_two)
+    assert (drawn.count == 2).all()
+    assert drawn.image.shape == (200, 12, 12, 1)
+    assert ((drawn.image >= 0) & (drawn.image <= 1)).all()
+    none = sample(jax.random.key(0), jnp.where(jnp.arange(5) == 0, 0.0, -jnp.inf))
+    assert (none.image < 1e-5).all()
