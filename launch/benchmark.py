@@ -90,6 +90,7 @@ def benchmark_model() -> None:
     config, size, slots = MODELS[MODEL.value], BATCH_SIZE.value, OBJECTS.value
     canvas, on_cpu = (64, 64), jax.default_backend() == "cpu"
     variables = model.init(config, KEY)
+    keys = jax.random.split(KEY, size)
     params, batch_stats = variables
     count = jnp.arange(size) % (slots + 1)
     budget = objective.Budget(slots, -(-size * slots * 2 // 3))
@@ -106,7 +107,7 @@ def benchmark_model() -> None:
 
     x = (jax.random.uniform(KEY, (size, *canvas, config.channels)) < 0.05).astype(jnp.float32)
     logits = 4 * jax.random.normal(KEY, (size, canvas[0] * canvas[1]))
-    relaxed = locations.sample(KEY, logits, slots, TEMPERATURE)
+    relaxed = locations.sample(keys, logits, slots, TEMPERATURE)
     hard = relaxed._replace(weights=None)
     objects = packing.pack(count, budget.capacity)
     every_slot = packing.pack(jnp.full(size, slots), slots * size)
@@ -121,7 +122,7 @@ def benchmark_model() -> None:
             config,
             Variables(params, batch_stats),
             x,
-            KEY,
+            keys,
             budget,
             temperature=TEMPERATURE,
             force_one=0.1,
@@ -157,7 +158,7 @@ def benchmark_model() -> None:
         measure(
             "sampler",
             form,
-            lambda h, t=temperature: locations.sample(KEY, h, slots, t)[1:],
+            lambda h, t=temperature: locations.sample(keys, h, slots, t)[1:],
             logits,
             whole=whole,
         )

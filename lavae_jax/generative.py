@@ -78,7 +78,8 @@ def sample_prior(
     logits = variables.params["count"] if count_logits is None else count_logits
     slots, pixels = config.max_objects, canvas[0] * canvas[1]
     count = jax.random.categorical(count_key, logits, shape=(num_images,))
-    where = locations.sample(location_key, jnp.zeros((num_images, pixels)), slots)
+    location_keys = jax.random.split(location_key, num_images)
+    where = locations.sample(location_keys, jnp.zeros((num_images, pixels)), slots)
     z_app = jax.random.normal(appearance_key, (num_images, slots, config.latent_size))
     objects = packing.pack(count, num_images * slots)
     sprites, _ = decode(config, variables, objects.gather(z_app), objects, train=False)

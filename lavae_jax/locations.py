@@ -23,14 +23,14 @@ class Locations(NamedTuple):
 
 
 def sample(
-    key: chex.PRNGKey, logits: jax.Array, num_slots: int, temperature: jax.Array | None = None
+    keys: chex.PRNGKey, logits: jax.Array, num_slots: int, temperature: jax.Array | None = None
 ) -> Locations:
     """Draws `num_slots` different pixels one after the other from logits [B, D].
 
-    With a temperature, each draw is relaxed to the Gumbel-softmax; without one,
-    it is exact.
+    Each image has a key of its own, keys [B]. With a temperature, each draw is
+    relaxed to the Gumbel-softmax; without one, it is exact.
     """
-    gumbel = jax.random.gumbel(key, logits.shape, logits.dtype)
+    gumbel = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[1:], logits.dtype))(keys)
     return sample_with_noise(logits, gumbel, num_slots, temperature)
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 BATCH_NORM_MOMENTUM = 0.9
+BATCH_NORM_EPSILON = 1e-5
 
 
 # --- settings ----------------------------------------------------------------
@@ -84,17 +85,46 @@ class DecoderConfig:
 
 
 class BatchNorm(nn.Module):
+    """Batch normalisation over the examples that a mask [N] marks, on all devices.
+
+    flax's own averages the devices' means, which is wrong where devices hold different
+    numbers of objects. With no example anywhere, the running statistics serve and stay.
+    """
+
     axis_name: str | None = None
 
     @nn.compact
     def __call__(self, x, train, mask=None):
-        if mask is not None:
-            mask = mask.reshape(-1, *[1] * (x.ndim - 1))
-        return nn.BatchNorm(
-            use_running_average=not train,
-            momentum=BATCH_NORM_MOMENTUM,
-            axis_name=None if self.is_initializing() else self.axis_name,
-        )(x, mask=mask)
+        shape, ones = (x.shape[-1],), nn.initializers.ones
+        scale = self.param("scale", ones, shape)
+        bias = self.param("bias", nn.initializers.zeros, shape)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
+        variance = self.variable("batch_stats", "var", jnp.ones, shape)
+        if train and not self.is_initializing():
+            batch_mean, batch_variance, seen = self._statistics(x, mask)
+            use_mean = jnp.where(seen, batch_mean, mean.value)
+            use_variance = jnp.where(seen, batch_variance, variance.value)
+            for running, now in ((mean, use_mean), (variance, use_variance)):
+                kept = BATCH_NORM_MOMENTUM * running.value
+                running.value = kept + (1 - BATCH_NORM_MOMENTUM) * now
+        else:
+            use_mean, use_variance = mean.value, variance.value
+        return (x - use_mean) * (scale * jax.lax.rsqrt(use_variance + BATCH_NORM_EPSILON)) + bias
+
+    def _statistics(self, x, mask):
+        if mask is None:
+            mask = jnp.ones(len(x), bool)
+        mask = mask.reshape(-1, *[1] * (x.ndim - 1))
+        axes = tuple(range(x.ndim - 1))
+        masked = jnp.where(mask, x, 0)
+        size = mask.sum(dtype=x.dtype) * (x.size // (len(x) * x.shape[-1]))
+        sums = size, masked.sum(axes), jnp.square(masked).sum(axes)
+        if self.axis_name is not None:
+            sums = jax.lax.psum(sums, self.axis_name)
+        size, first, second = sums
+        mean = first / jnp.maximum(size, 1)
+        variance = jnp.maximum(second / jnp.maximum(size, 1) - jnp.square(mean), 0)
+        return mean, variance, size > 0
 
 
 class ConvLayer(nn.Module):

@@ -1,4 +1,8 @@
-"""The evidence lower bound (Eq. 6, App. A) and the importance-weighted bound."""
+"""The evidence lower bound (Eq. 6, App. A) and the importance-weighted bound.
+
+Randomness belongs to the image: `keys` [B] holds one key for each, so results do not
+depend on how images are spread over batches and devices.
+"""
 
 from typing import NamedTuple
 
@@ -61,7 +65,7 @@ def sample_posterior(
     x: jax.Array,
     h_loc: jax.Array,
     count: jax.Array,
-    key: chex.PRNGKey,
+    keys: chex.PRNGKey,
     budget: Budget,
     *,
     temperature: jax.Array | None = None,
@@ -75,16 +79,17 @@ def sample_posterior(
     chex.assert_rank(x, 4)
     num_images, canvas = len(x), x.shape[1:3]
     mode = {"train": train, "axis_name": axis_name}
-    location_key, appearance_key = jax.random.split(key)
+    location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
 
     count, overflow = packing.fit(count, *budget)
     objects = packing.pack(count, budget.capacity)
     logits = h_loc.reshape(num_images, -1)
-    where = locations.sample(location_key, logits, budget.num_slots, temperature)
+    where = locations.sample(location_keys, logits, budget.num_slots, temperature)
     q_app, variables = inference.appearance(config, variables, x, where, objects, **mode)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
-    shape = (num_images, budget.num_slots, config.latent_size)
-    noise = objects.gather(jax.random.normal(appearance_key, shape, q_app.mean.dtype))
+    shape = (budget.num_slots, config.latent_size)
+    draw = jax.vmap(lambda key: jax.random.normal(key, shape, q_app.mean.dtype))
+    noise = objects.gather(draw(appearance_keys))
     z_app = gaussian.sample(q_app, noise)
     sprites, variables = generative.decode(config, variables, z_app, objects, **mode)
     intensity = generative.intensity(sprites, where, objects, num_images, canvas)
@@ -126,7 +131,7 @@ def elbo(
     config: ModelConfig,
     variables: Variables,
     x: jax.Array,
-    key: chex.PRNGKey,
+    keys: chex.PRNGKey,
     budget: Budget | None = None,
     *,
     temperature: jax.Array | None = None,
@@ -140,14 +145,14 @@ def elbo(
     is trained on n̂ all the same: n has no gradient, so nothing else changes.
     """
     budget = budget or Budget.for_everything(config, len(x))
-    force_key, sample_key = jax.random.split(key)
+    force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     mode = {"train": train, "axis_name": axis_name}
     h_loc, variables = inference.location_logits(config, variables, x, **mode)
     inferred_count = inference.infer_count(config, h_loc)
-    forced = jax.random.bernoulli(force_key, force_one, inferred_count.shape)
+    forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
     count = jnp.where(forced, 1, inferred_count)
     posterior, variables = sample_posterior(
-        config, variables, x, h_loc, count, sample_key, budget, temperature=temperature, **mode
+        config, variables, x, h_loc, count, sample_keys, budget, temperature=temperature, **mode
     )
     parts = terms(variables, x, posterior, inferred_count)
     return Elbo(parts, posterior, h_loc, inferred_count), variables
@@ -161,7 +166,7 @@ def log_weights(
     variables: Variables,
     x: jax.Array,
     h_loc: jax.Array,
-    key: chex.PRNGKey,
+    keys: chex.PRNGKey,
     num_samples: int,
     num_slots: int | None = None,
 ) -> jax.Array:
@@ -174,7 +179,8 @@ def log_weights(
     x, h_loc = repeat(x), repeat(h_loc)
     num_slots = num_slots or config.max_objects
     budget = Budget(num_slots, num_slots * len(x))
-    posterior, _ = sample_posterior(config, variables, x, h_loc, count, key, budget)
+    keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
+    posterior, _ = sample_posterior(config, variables, x, h_loc, count, keys, budget)
     parts = terms(variables, x, posterior, count)
     log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
     log_ratio = posterior.objects.sum_by_image(log_ratio, len(x))

@@ -78,15 +78,19 @@ def elbo(
     config: VaeConfig,
     variables: Variables,
     x: jax.Array,
-    key: chex.PRNGKey,
+    keys: chex.PRNGKey,
     *,
     train: bool = False,
     axis_name: str | None = None,
 ) -> tuple[Terms, Variables]:
-    """A single-sample estimate of the ELBO's parts for images [B, H, W, C]."""
+    """A single-sample estimate of the ELBO's parts for images [B, H, W, C].
+
+    Each image has a key of its own, keys [B].
+    """
     mode = {"train": train, "axis_name": axis_name}
     q, variables = _encode(config, variables, x, **mode)
-    noise = jax.random.normal(key, q.mean.shape, q.mean.dtype)
+    draw = jax.vmap(lambda key: jax.random.normal(key, q.mean.shape[1:], q.mean.dtype))
+    noise = draw(keys)
     z = gaussian.sample(q, noise)
     logits, variables = _decode(config, variables, z, x.shape[1:3], **mode)
     log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((1, 2, 3))
@@ -94,11 +98,13 @@ def elbo(
 
 
 def log_weights(
-    config: VaeConfig, variables: Variables, x: jax.Array, key: chex.PRNGKey, num_samples: int
+    config: VaeConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, num_samples: int
 ) -> jax.Array:
     """log p(x, z) - log q(z | x) of samples z ~ q(z | x): [K, B]."""
     q, _ = _encode(config, variables, x)
-    noise = jax.random.normal(key, (num_samples, *q.mean.shape), q.mean.dtype)
+    shape = (num_samples, *q.mean.shape[1:])
+    draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)
+    noise = draw(keys)
     z = gaussian.sample(q, noise).reshape(-1, *q.mean.shape[1:])
     logits, _ = _decode(config, variables, z, x.shape[1:3])
     logits = logits.reshape(num_samples, *x.shape)

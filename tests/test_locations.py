@@ -13,6 +13,10 @@ from lavae_jax.model import Variables
 LOGITS = np.array([0.3, -1.0, 1.2, 0.0, -0.4])
 
 
+def keys(seed, n):
+    return jax.random.split(jax.random.key(seed), n)
+
+
 def probability(sequence, logits=LOGITS):
     """Drawing without replacement, from its definition."""
     weight = np.exp(logits)
@@ -26,7 +30,7 @@ def probability(sequence, logits=LOGITS):
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 def test_frequencies_are_those_of_drawing_without_replacement(num_slots):
     n = 20_000
-    drawn = locations.sample(jax.random.key(0), jnp.tile(LOGITS, (n, 1)), num_slots)
+    drawn = locations.sample(keys(0, n), jnp.tile(LOGITS, (n, 1)), num_slots)
     sequences = list(itertools.permutations(range(5), num_slots))
     seen = dict.fromkeys(sequences, 0)
     for row in np.asarray(drawn.index):
@@ -38,12 +42,12 @@ def test_frequencies_are_those_of_drawing_without_replacement(num_slots):
 @pytest.mark.parametrize("temperature", [None, 0.5])
 def test_no_location_is_drawn_twice(temperature):
     logits = 8 * jax.random.normal(jax.random.key(1), (200, 12))
-    index = np.asarray(locations.sample(jax.random.key(2), logits, 12, temperature).index)
+    index = np.asarray(locations.sample(keys(2, 200), logits, 12, temperature).index)
     np.testing.assert_array_equal(np.sort(index), np.tile(np.arange(12), (200, 1)))
 
 
 def test_log_q_is_the_product_of_the_renormalised_conditionals():
-    drawn = locations.sample(jax.random.key(3), jnp.tile(LOGITS, (50, 1)), 4)
+    drawn = locations.sample(keys(3, 50), jnp.tile(LOGITS, (50, 1)), 4)
     expected = [np.log(probability(row)) for row in np.asarray(drawn.index)]
     np.testing.assert_allclose(drawn.log_q.sum(1), expected, rtol=1e-5)
     np.testing.assert_allclose(
@@ -53,8 +57,8 @@ def test_log_q_is_the_product_of_the_renormalised_conditionals():
 
 def test_a_cold_relaxed_sample_is_the_hard_one():
     logits = jnp.tile(LOGITS, (100, 1))
-    hard = locations.sample(jax.random.key(4), logits, 3)
-    cold = locations.sample(jax.random.key(4), logits, 3, 1e-4)
+    hard = locations.sample(keys(4, 100), logits, 3)
+    cold = locations.sample(keys(4, 100), logits, 3, 1e-4)
     np.testing.assert_array_equal(hard.index, cold.index)
     one_hot = jax.nn.one_hot(hard.index, 5)
     clear = np.abs(cold.weights - one_hot).max(-1) < 1e-3
@@ -63,7 +67,7 @@ def test_a_cold_relaxed_sample_is_the_hard_one():
 
 
 def test_a_relaxed_sample_is_a_distribution_over_the_pixels_that_are_left():
-    drawn = locations.sample(jax.random.key(5), jnp.tile(LOGITS, (100, 1)), 3, 0.7)
+    drawn = locations.sample(keys(5, 100), jnp.tile(LOGITS, (100, 1)), 3, 0.7)
     np.testing.assert_allclose(drawn.weights.sum(-1), 1, rtol=1e-5)
     earlier = np.asarray(jax.nn.one_hot(drawn.index[:, 0], 5)).astype(bool)
     assert (np.asarray(drawn.weights[:, 1])[earlier] == 0).all()
@@ -97,4 +101,4 @@ def test_prior_sums_to_one_over_counts_and_ordered_locations():
 
 def test_more_locations_than_pixels_are_refused():
     with pytest.raises(ValueError, match="6 locations cannot be drawn from 5 pixels"):
-        locations.sample(jax.random.key(0), jnp.zeros((1, 5)), 6)
+        locations.sample(keys(0, 1), jnp.zeros((1, 5)), 6)
