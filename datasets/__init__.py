@@ -7,6 +7,7 @@ import pathlib
 import shutil
 
 import tensorflow_datasets as tfds
+from absl import logging
 
 from datasets.multi_dsprites import multi_dsprites_dataset_builder
 from datasets.multi_mnist import digits, multi_mnist_dataset_builder
@@ -42,12 +43,13 @@ def make_builder(
     cls = BUILDERS[name]
     config = cls.builder_configs[variant] if variant else cls.BUILDER_CONFIGS[0]
     kwargs = {"mnist_dir": mnist_dir} if name == "multi_mnist" else {}
-    return cls(
-        config=_override(config, overrides),
-        data_dir=data_dir,
-        file_format="array_record",
-        **kwargs,
-    )
+    with _quiet_tfds():
+        return cls(
+            config=_override(config, overrides),
+            data_dir=data_dir,
+            file_format="array_record",
+            **kwargs,
+        )
 
 
 def _override(config, overrides: dict):
@@ -78,17 +80,32 @@ def prepare(builder: SceneBuilder) -> None:
     except OSError as error:
         raise BuildError(f"cannot make {folder}: {error.strerror}") from error
     with _lock(folder / ".lock"):
+        if builder.is_prepared():  # by another process, while this one waited
+            builder.info.read_from_directory(builder.data_dir)
+            return
         for leftover in folder.glob("incomplete.*"):  # of a build that was killed
             shutil.rmtree(leftover)
         tfds.disable_progress_bar()  # it knows no totals; the builders have their own
         try:
-            builder.download_and_prepare(
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False)
-            )
+            with _quiet_tfds():
+                builder.download_and_prepare(
+                    download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+                )
         except (OSError, RuntimeError, digits.SourceError) as error:
             raise BuildError(
                 f"{builder.info.full_name} was not built, and nothing of it is kept: {error}"
             ) from error
+
+
+@contextlib.contextmanager
+def _quiet_tfds():
+    """TFDS warns of every data set that is not in its catalogue."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 @contextlib.contextmanager

@@ -112,6 +112,12 @@ def log_weights(
     return log_likelihood - gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
 
 
+def reconstruct(config: VaeConfig, variables: Variables, x: jax.Array) -> jax.Array:
+    """Pixel means [B, H, W, C] at the mean of q(z | x)."""
+    q, _ = _encode(config, variables, x)
+    return jax.nn.sigmoid(_decode(config, variables, q.mean, x.shape[1:3])[0])
+
+
 def sample_prior(
     config: VaeConfig,
     variables: Variables,

@@ -1,6 +1,8 @@
+import os
 import pathlib
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -39,12 +41,52 @@ def mnist_builder(data_dir):
     return builder
 
 
-@pytest.fixture
-def launch():
-    """Runs a program of launch/ in a process of its own."""
+@pytest.fixture(scope="session", autouse=True)
+def _compilation_cache(tmp_path_factory):
+    """Runs that differ in nothing that is compiled share it, also across processes."""
+    folder = tmp_path_factory.getbasetemp().parent / "compiled"
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-    def run(program: str, *arguments: str, prefix=()) -> subprocess.CompletedProcess:
+
+@pytest.fixture
+def start(monkeypatch):
+    """Starts a program of launch/ in a process of its own; ends it with the test."""
+    processes = []
+
+    def start(program: str, *arguments: str, prefix=(), **environment: str) -> subprocess.Popen:
         command = [*prefix, sys.executable, str(ROOT / "launch" / program), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", **environment},
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+class Finished(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def launch(start):
+    """Runs a program of launch/ to its end."""
+
+    def run(*arguments: str, **kwargs) -> Finished:
+        process = start(*arguments, **kwargs)
+        stdout, stderr = process.communicate(timeout=300)
+        return Finished(process.returncode, stdout, stderr)
 
     return run

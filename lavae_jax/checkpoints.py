@@ -1,0 +1,168 @@
+"""Checkpoints that are whole or not there.
+
+A checkpoint is the folder `<folder>/<step>`: Orbax's files with the arrays, and
+`meta.json` with whatever else there is to know and the SHA-256 of every file. It is
+written under another name and renamed when all of it is on disk, so a process that
+dies while saving leaves nothing that could be taken for a checkpoint; what is damaged
+later no longer fits its sums and is passed over.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+_ARRAYS, _META, _UNFINISHED = "arrays", "meta.json", ".unfinished-"
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written, or does not fit what it is to be loaded into."""
+
+
+class Checkpoint(NamedTuple):
+    step: int
+    arrays: dict[str, np.ndarray]  # by path in the tree they came from
+    meta: dict[str, Any]
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """Arrays by their path in the tree."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def path_name(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
+    """A tree of the same structure, shapes and types as `like`."""
+    wanted = flatten(like)
+    wrong = sorted(wanted.keys() ^ arrays.keys()) or [
+        f"{name}: {arrays[name].shape} {arrays[name].dtype}, not {array.shape} {array.dtype}"
+        for name, array in wanted.items()
+        if (arrays[name].shape, arrays[name].dtype) != (array.shape, array.dtype)
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:5]) + ("; ..." if len(wrong) > 5 else "")
+        raise CheckpointError(f"the checkpoint does not fit the model: {shown}")
+    return jax.tree_util.tree_map_with_path(lambda path, _: arrays[path_name(path)], like)
+
+
+def steps(folder: pathlib.Path) -> list[int]:
+    """Steps of the checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint. If that fails, the earlier ones are as they were."""
+    final = folder / str(checkpoint.step)
+    unfinished = folder / f"{_UNFINISHED}{checkpoint.step}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(leftover)
+        unfinished.mkdir()
+        with _checkpointer() as checkpointer:
+            checkpointer.save(unfinished.resolve() / _ARRAYS, checkpoint.arrays)
+        meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
+        (unfinished / _META).write_text(json.dumps(meta, indent=1))
+        _sync(unfinished)
+        if final.exists():  # damaged, or of a longer run that was taken up again before it
+            shutil.rmtree(final)
+        os.rename(unfinished, final)
+        _sync_folder(folder)
+    except Exception as error:  # Orbax reports a full disk in several ways
+        shutil.rmtree(unfinished, ignore_errors=True)
+        whole = steps(folder)
+        kept = f"{folder / str(whole[-1])} is intact" if whole else "there is no earlier one"
+        raise CheckpointError(
+            f"the checkpoint of step {checkpoint.step} could not be written to {folder} "
+            f"({_first_line(error)}); {kept}"
+        ) from error
+
+
+def load(path: pathlib.Path) -> Checkpoint:
+    """Reads a checkpoint; any damage is a CheckpointError."""
+    try:
+        meta = json.loads((path / _META).read_text())
+        if meta["sha256"] != _sums(path):
+            raise CheckpointError(f"{path} is damaged: its files do not fit their checksums")
+        with _checkpointer() as checkpointer:
+            arrays = checkpointer.restore(path.resolve() / _ARRAYS)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
+    del meta["sha256"]
+    return Checkpoint(meta["step"], {k: np.asarray(v) for k, v in arrays.items()}, meta)
+
+
+def load_newest(folder: pathlib.Path) -> Checkpoint | None:
+    """The newest whole checkpoint; damaged ones are passed over with a warning."""
+    for step in reversed(steps(folder)):
+        try:
+            return load(folder / str(step))
+        except CheckpointError as error:
+            logging.warning("%s; an earlier checkpoint is used", error)
+    return None
+
+
+def prune(folder: pathlib.Path, keep: int, metric: str) -> None:
+    """Deletes all but the newest `keep` and the one with the lowest `metric` of its meta."""
+    every = steps(folder)
+    kept, scores = set(every[-keep:]), {}
+    for step in every:
+        try:
+            value = json.loads((folder / str(step) / _META).read_text()).get(metric)
+        except (OSError, ValueError):
+            continue
+        if value is not None:
+            scores[step] = value
+    if scores:
+        kept.add(min(scores, key=scores.get))
+    for step in set(every) - kept:
+        shutil.rmtree(folder / str(step))
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """One process writes; the others are not waited for."""
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone
+    )
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file() and p != path / _META)
+
+
+def _sums(path: pathlib.Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in _files(path)
+    }
+
+
+def _sync(path: pathlib.Path) -> None:
+    for file in (*_files(path), path / _META):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def _sync_folder(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

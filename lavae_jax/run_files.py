@@ -1,0 +1,125 @@
+"""The files of a run: what it was, how it went, and where it can be taken up again."""
+
+import importlib.metadata
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+import jax
+import tensorboardX
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from lavae_jax import figures
+
+# Fields that may differ when a run is taken up again: they change when things happen,
+# not what happens.
+FREE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
+FREE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
+
+
+class ConfigMismatch(Exception):
+    """The folder belongs to a run with another config."""
+
+
+class RunFiles:
+    """The workdir of a run; only one process writes to it."""
+
+    def __init__(self, workdir: pathlib.Path):
+        self.workdir = workdir
+        self.checkpoints = workdir / "checkpoints"
+
+    def claim(self, config: ConfigDict) -> None:
+        """Notes what the run is, or refuses if the folder belongs to another one."""
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        path = self.workdir / "config.json"
+        ours = json.loads(json.dumps(config.to_dict()))
+        if path.exists():
+            theirs = json.loads(path.read_text())
+            difference = _difference(theirs, ours)
+            if difference:
+                raise ConfigMismatch(
+                    f"{self.workdir} holds a run with another config:\n"
+                    + "\n".join(f"  {line}" for line in difference)
+                    + "\nChoose another --workdir, or the config of that run."
+                )
+        _write(path, json.dumps(ours, indent=1))
+        _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
+
+    def open(self, step: int) -> None:
+        """Starts or goes on writing metrics; what was written after `step` is dropped."""
+        path = self.workdir / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+        self._metrics = path.open("a", buffering=1)
+        self._events = tensorboardX.SummaryWriter(str(self.workdir / "events"), purge_step=step + 1)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self._metrics.write(
+            json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
+        )
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()
+
+    def write_picture(self, step: int, figure: Figure) -> None:
+        path = self.workdir / "pictures" / f"step_{step:08}.png"
+        path.parent.mkdir(exist_ok=True)
+        figures.save(figure, path)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")  # cut off by a crash
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Replaces a file at once, or not at all."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _difference(theirs: dict, ours: dict) -> list[str]:
+    theirs, ours = _flatten(theirs), _flatten(ours)
+    return [
+        f"{name}: {theirs.get(name, 'absent')!r} there, {ours.get(name, 'absent')!r} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if theirs.get(name) != ours.get(name) and name not in FREE
+    ]
+
+
+def _flatten(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _environment() -> dict:
+    root = pathlib.Path(__file__).resolve().parents[1]
+    git = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    try:
+        revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    except OSError:
+        revision = None
+    return {
+        "command": sys.argv,
+        "git_revision": revision,
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "devices": [str(d) for d in jax.devices()],
+        "num_processes": jax.process_count(),
+    }

@@ -1,0 +1,32 @@
+"""Everything that changes during training, as functions of the step (App. B)."""
+
+import optax
+from ml_collections import ConfigDict
+
+
+def temperature(config: ConfigDict) -> optax.Schedule:
+    """τ, falling exponentially from start to end, then constant."""
+    start, end, steps = config.start, config.end, config.steps
+    return optax.exponential_decay(start, steps, end / start, end_value=end)
+
+
+def auxiliary_weight(config: ConfigDict) -> optax.Schedule:
+    """Full during warm-up, then linearly to 0."""
+    return optax.linear_schedule(config.auxiliary_weight, 0.0, config.anneal_steps, config.steps)
+
+
+def force_one(config: ConfigDict) -> optax.Schedule:
+    """The probability that n is forced to 1: 1 during warm-up, then linearly to its end."""
+    return optax.linear_schedule(1.0, config.force_one_end, config.anneal_steps, config.steps)
+
+
+def beta(config: ConfigDict) -> optax.Schedule:
+    """The weight of the baseline's KL, linear from start to end."""
+    return optax.linear_schedule(config.start, config.end, config.steps)
+
+
+def location_learning_rate(config: ConfigDict) -> optax.Schedule:
+    """Falling exponentially, by location_decay_rate in location_decay_steps."""
+    return optax.exponential_decay(
+        config.location_learning_rate, config.location_decay_steps, config.location_decay_rate
+    )

@@ -1,0 +1,108 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from lavae_jax import checkpoints
+from lavae_jax.checkpoints import Checkpoint, CheckpointError
+
+TREE = {
+    "params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    "step": np.array(3, np.int32),
+    "moments": (np.ones(4, np.float32), np.full((300, 300), 0.1, np.float32)),
+}
+
+
+def write(folder, step, **meta):
+    arrays = checkpoints.flatten(TREE)
+    arrays["step"] = np.array(step, np.int32)
+    checkpoints.save(folder, Checkpoint(step, arrays, meta))
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    write(tmp_path, 7, data={"next_index": 7})
+    loaded = checkpoints.load_newest(tmp_path)
+    assert loaded.step == 7
+    assert loaded.meta["data"] == {"next_index": 7}
+    tree = checkpoints.unflatten(loaded.arrays, TREE)
+    assert tree["step"] == 7
+    np.testing.assert_array_equal(tree["params"]["kernel"], TREE["params"]["kernel"])
+    assert tree["moments"][1].dtype == np.float32
+
+
+def test_there_may_be_none(tmp_path):
+    assert checkpoints.load_newest(tmp_path / "nowhere") is None
+
+
+def flip_a_byte(path):
+    largest = max(path.rglob("d/*"), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+
+
+DAMAGES = {
+    "a flipped bit": flip_a_byte,
+    "no meta": lambda path: (path / "meta.json").unlink(),
+    "half a meta": lambda path: (path / "meta.json").write_text('{"step": 2, '),
+    "no arrays": lambda path: shutil.rmtree(path / "arrays"),
+    "an empty folder": lambda path: (shutil.rmtree(path), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, damage, caplog):
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    DAMAGES[damage](tmp_path / "2")
+    with pytest.raises(CheckpointError):
+        checkpoints.load(tmp_path / "2")
+    assert checkpoints.load_newest(tmp_path).step == 1
+    assert "an earlier checkpoint is used" in caplog.text
+    write(tmp_path, 2)  # and is replaced when the run gets there again
+    assert checkpoints.load_newest(tmp_path).step == 2
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_intact(tmp_path, monkeypatch):
+    write(tmp_path, 1)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_sums", full)
+    with pytest.raises(CheckpointError, match=r"step 2 .*No space left.*/1 is intact"):
+        write(tmp_path, 2)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+    assert checkpoints.load_newest(tmp_path).step == 1
+
+
+def test_an_unfinished_checkpoint_is_none_and_is_cleared_away(tmp_path):
+    write(tmp_path, 1)
+    shutil.copytree(tmp_path / "1", tmp_path / ".unfinished-2")
+    assert checkpoints.load_newest(tmp_path).step == 1
+    write(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    for step, score in ((1, 5.0), (2, 3.0), (3, 4.0), (4, None), (5, 9.0)):
+        write(tmp_path, step, **({"score": score} if score else {}))
+        checkpoints.prune(tmp_path, 2, "score")
+    assert checkpoints.steps(tmp_path) == [2, 4, 5]
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path):
+    write(tmp_path, 1)
+    arrays = checkpoints.load_newest(tmp_path).arrays
+    wider = {**TREE, "params": {"kernel": np.zeros((2, 4), np.float32)}}
+    with pytest.raises(CheckpointError, match=r"params.kernel: \(2, 3\) float32, not \(2, 4\)"):
+        checkpoints.unflatten(arrays, wider)
+    with pytest.raises(CheckpointError, match=r"params\.bias"):
+        checkpoints.unflatten(arrays, {**TREE, "params": {"bias": np.zeros(1)}})
+
+
+def test_meta_is_readable_by_people(tmp_path):
+    write(tmp_path, 1, note="hello")
+    assert json.loads((tmp_path / "1" / "meta.json").read_text())["note"] == "hello"
