@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Starts a training run on every worker of a TPU pod slice, the ordinary way.
+#
+#   launch/tpu_pod.sh NAME ZONE --config=configs/mnist1k.py [more flags of train.py]
+#
+# NAME is a TPU VM (gcloud compute tpus tpu-vm create NAME --accelerator-type=v4-32 ...).
+# The checkout goes to every worker, each installs what it needs and builds the data on
+# its own disk; the workers find each other, and worker 0 writes the run's folder. The
+# same command after a preemption goes on from the newest checkpoint on worker 0.
+set -euo pipefail
+if [ $# -lt 3 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; fi
+name=$1 zone=$2
+shift 2
+root=$(cd "$(dirname "$0")/.." && pwd)
+tpu() { gcloud compute tpus tpu-vm "$@" --zone="$zone" --worker=all; }
+
+archive=$(mktemp --suffix=.tar.gz)
+trap 'rm -f "$archive"' EXIT
+git -C "$root" archive --format=tar.gz -o "$archive" HEAD
+tpu scp "$archive" "$name":lavae_jax.tar.gz
+tpu ssh "$name" --command="
+  set -e
+  mkdir -p lavae_jax && tar -xzf lavae_jax.tar.gz -C lavae_jax && cd lavae_jax
+  [ -d .venv ] || python3 -m venv .venv
+  .venv/bin/pip install -q -r requirements.txt 'jax[tpu]'
+  exec .venv/bin/python launch/train.py $(printf '%q ' "$@")
+"
