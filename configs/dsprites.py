@@ -6,8 +6,7 @@
 
 Reproduces the third column of Table 1 (-log p(x) <= 43.9 ± 1.0, count accuracy at
 least 99.9 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. `cpu`
-is
-being made good; its time and result are to be measured.
+is being made good; its time and result are to be measured.
 """
 
 from configs import common

@@ -6,8 +6,7 @@
 
 Reproduces the second column of Table 1 (-log p(x) <= 60.4 ± 2.8, count accuracy at
 least 99.7 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. `cpu`
-is
-being made good; its time and result are to be measured. The digits come from a folder
+is being made good; its time and result are to be measured. The digits come from a folder
 with MNIST's training files: add --config.dataset.mnist_dir=FOLDER.
 """
 

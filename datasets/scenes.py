@@ -230,7 +230,8 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     CHANNELS: int
     ATTRIBUTES: tuple[str, ...]  # one integer per object each, beside its location
 
-    def _make_bank(self, dl_manager: tfds.download.DownloadManager) -> Bank:
+    def make_bank(self, dl_manager: tfds.download.DownloadManager | None = None) -> Bank:
+        """The sprites; without a download manager, nothing is downloaded."""
         raise NotImplementedError
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -255,7 +256,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager):
-        bank = self._make_bank(dl_manager)
+        bank = self.make_bank(dl_manager)
         config = self.builder_config
         few = (config.min_count, config.max_count)
         crowd = (config.crowd, config.crowd)

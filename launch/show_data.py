@@ -18,6 +18,7 @@ OUTPUT = flags.DEFINE_string("output", "grid.png", "The picture to write.")
 COUNT = flags.DEFINE_integer("count", 24, "Number of scenes.", lower_bound=1)
 START = flags.DEFINE_integer("start", 0, "First scene.", lower_bound=0)
 
+COLUMNS = 8
 COLOR_NAMES = "BGCRMYW"  # in the order of shapes.COLORS
 
 
@@ -45,7 +46,9 @@ def main(argv):
         raise app.UsageError(f"--start={START.value}: the split has {len(source):,} scenes")
     batch = source.read(index)
     examples = [{k: v[i] for k, v in batch.items()} for i in range(len(index))]
-    figure = figures.image_grid(batch["image"], [describe(e) for e in examples], columns=8)
+    titles = figures.in_rows([describe(e) for e in examples], COLUMNS)
+    rows = figures.in_rows(batch["image"], COLUMNS)
+    figure = figures.panels(rows, titles=titles, panel_inches=1.2)
     for axis, example in zip(figure.axes, examples, strict=False):
         centres = example["locations"][: example["count"]]
         axis.plot(centres[:, 1], centres[:, 0], "+", color="tab:orange", markersize=4)

@@ -43,8 +43,8 @@ def path_name(path) -> str:
 
 
 def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
-    """A tree of the same structure, shapes and types as `like`."""
-    wanted = flatten(like)
+    """A tree of the same structure, shapes and types as `like` (arrays, or their shapes)."""
+    wanted = {path_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(like)[0]}
     wrong = sorted(wanted.keys() ^ arrays.keys()) or [
         f"{name}: {arrays[name].shape} {arrays[name].dtype}, not {array.shape} {array.dtype}"
         for name, array in wanted.items()

@@ -1,4 +1,7 @@
-"""Pictures of scenes, drawn with matplotlib and written without a display."""
+"""Pictures, drawn with matplotlib and written without a display.
+
+Each function returns a figure; `save` writes it. Images are [H, W, C] in 0..1.
+"""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,22 +15,32 @@ import numpy as np
 from matplotlib.figure import Figure
 
 
-def image_grid(
-    images: np.ndarray, titles: Sequence[str], columns: int, panel_inches: float = 1.2
+def panels(
+    rows: Sequence[Sequence[np.ndarray]],
+    *,
+    column_titles: Sequence[str] = (),
+    titles: Sequence[Sequence[str]] = (),
+    panel_inches: float = 1.0,
 ) -> Figure:
-    """Images [N, H, W, C] in rows of `columns`, each under its title."""
-    rows = -(-len(images) // columns)
+    """Rows of images; `titles` names every panel, `column_titles` the first row's."""
+    columns = max((len(row) for row in rows), default=1)
+    head = 0.3 if titles else 0.05
     figure, axes = plt.subplots(
-        rows,
+        len(rows),
         columns,
-        figsize=(columns * panel_inches, rows * (panel_inches + 0.25)),
+        figsize=(columns * panel_inches, 0.2 + len(rows) * (panel_inches + head)),
         squeeze=False,
         layout="constrained",
     )
+    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     for axis in axes.flat:
         axis.axis("off")
-    for axis, image, title in zip(axes.flat, images, titles, strict=False):
-        _show(axis, image)
+    for r, row in enumerate(rows):
+        for c, image in enumerate(row):
+            _show(axes[r, c], image)
+            if titles:
+                axes[r, c].set_title(titles[r][c], fontsize=7, pad=2)
+    for axis, title in zip(axes[0], column_titles, strict=False):
         axis.set_title(title, fontsize=7, pad=2)
     return figure
 
@@ -37,38 +50,83 @@ def _show(axis, image: np.ndarray) -> None:
     axis.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1)
 
 
-def save(figure: Figure, path: str | pathlib.Path) -> None:
-    figure.savefig(path, dpi=150)
+def in_rows(items: Sequence, columns: int) -> list[Sequence]:
+    return [items[i : i + columns] for i in range(0, len(items), columns)]
+
+
+def save(figure: Figure, *paths: str | pathlib.Path) -> None:
+    for path in paths:
+        figure.savefig(path, dpi=200)
     plt.close(figure)
 
 
-def explanations(images: np.ndarray, explained) -> Figure:
+# --- what a model sees -------------------------------------------------------
+
+
+def explanations(images, reconstruction, count=None, index=None, sprites=None, **kwargs) -> Figure:
     """A row for each image: input, reconstruction, locations and sprites.
 
-    `explained` is a `tasks.Explanation`; a model without objects has two columns.
+    index [B, S] are flat pixels; a model without objects has the first two columns.
     """
-    panels = []
+    rows = []
     for b, image in enumerate(images):
-        row = [image, explained.reconstruction[b]]
-        if explained.count is not None:
+        row = [image, reconstruction[b]]
+        if count is not None:
             where = np.zeros((*image.shape[:2], 1))
-            where.reshape(-1)[explained.index[b, : explained.count[b]]] = 1
-            row += [where, *explained.sprites[b, : explained.count[b]]]
-        panels.append(row)
-    columns = max(len(row) for row in panels)
-    names = ["input", "reconstruction", "locations", *(f"sprite {i}" for i in range(1, columns))]
+            where.reshape(-1)[index[b, : count[b]]] = 1
+            row += [where, *sprites[b, : count[b]]]
+        rows.append(row)
+    names = ["input", "reconstruction", "locations", *(f"sprite {i}" for i in range(1, 99))]
+    return panels(rows, column_titles=names[: max(map(len, rows))], **kwargs)
+
+
+def marked(image: np.ndarray, location: np.ndarray, size: int) -> np.ndarray:
+    """The image in colour, with a thin frame around the object at a location."""
+    image = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image.copy()
+    top, left = np.maximum(np.asarray(location) - size // 2 - 1, 0)
+    bottom, right = np.minimum(np.asarray(location) + size // 2 + 1, np.array(image.shape[:2]) - 1)
+    color = (0.9, 0.45, 0.1)
+    image[[top, bottom], left : right + 1] = color
+    image[top : bottom + 1, [left, right]] = color
+    return image
+
+
+# --- how training went, and how counting goes --------------------------------
+
+
+def training_curves(records: Sequence[dict], names: Sequence[str], panel_inches: float) -> Figure:
+    """Metrics over steps, one panel each, out of the lines of metrics.jsonl."""
     figure, axes = plt.subplots(
-        len(panels),
-        columns,
-        figsize=(columns, 0.2 + len(panels)),
+        1,
+        len(names),
+        figsize=(2.6 * panel_inches * len(names), 2.2 * panel_inches),
         squeeze=False,
         layout="constrained",
     )
-    for axis in axes.flat:
-        axis.axis("off")
-    for axis, name in zip(axes[0], names, strict=False):
-        axis.set_title(name, fontsize=7, pad=2)
-    for row, images_in_row in zip(axes, panels, strict=True):
-        for axis, panel in zip(row, images_in_row, strict=False):
-            _show(axis, panel)
+    for axis, name in zip(axes[0], names, strict=True):
+        points = [(r["step"], r[name]) for r in records if name in r]
+        axis.plot(*zip(*points, strict=True), color="black", linewidth=1)
+        axis.set_title(name.replace("_", " "), fontsize=8)
+        axis.set_xlabel("step", fontsize=7)
+        axis.tick_params(labelsize=6)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def count_confusion(confusion: np.ndarray, panel_inches: float) -> Figure:
+    """Rows are true counts, columns inferred ones; shares of each row, numbers in cells."""
+    confusion = np.asarray(confusion)
+    share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    side = panel_inches * (1 + 0.35 * len(confusion))
+    figure, axis = plt.subplots(figsize=(side, side), layout="constrained")
+    axis.imshow(share, cmap="Greys", vmin=0, vmax=1)
+    for row, column in np.argwhere(confusion):
+        color = "white" if share[row, column] > 0.5 else "black"
+        text = str(confusion[row, column])
+        axis.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
+    axis.set_xticks(range(len(confusion)))
+    axis.set_yticks(range(len(confusion)))
+    axis.set_xlabel("inferred count", fontsize=8)
+    axis.set_ylabel("true count", fontsize=8)
+    axis.tick_params(labelsize=7)
     return figure

@@ -161,7 +161,12 @@ def elbo(
 # --- the importance-weighted bound -------------------------------------------
 
 
-def log_weights(
+def log_weights(*arguments, **kwargs) -> jax.Array:
+    """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x): [K, B]."""
+    return log_weights_and_terms(*arguments, **kwargs)[0]
+
+
+def log_weights_and_terms(
     config: ModelConfig,
     variables: Variables,
     x: jax.Array,
@@ -169,12 +174,15 @@ def log_weights(
     keys: chex.PRNGKey,
     num_samples: int,
     num_slots: int | None = None,
-) -> jax.Array:
-    """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x): [K, B].
+) -> tuple[jax.Array, Terms]:
+    """Log weights and the ELBO's parts of each sample, [K, B] each.
 
     `num_slots` (M if not given) must be no less than the largest count.
     """
-    repeat = lambda a: jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))  # noqa: E731
+
+    def repeat(a):
+        return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
+
     count = repeat(inference.infer_count(config, h_loc))
     x, h_loc = repeat(x), repeat(h_loc)
     num_slots = num_slots or config.max_objects
@@ -184,7 +192,8 @@ def log_weights(
     parts = terms(variables, x, posterior, count)
     log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
     log_ratio = posterior.objects.sum_by_image(log_ratio, len(x))
-    return parts._replace(kl_appearance=log_ratio).elbo.reshape(num_samples, -1)
+    log_w = parts._replace(kl_appearance=log_ratio).elbo
+    return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))
 
 
 def log_mean_exp(log_weights: jax.Array) -> jax.Array:

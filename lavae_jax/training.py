@@ -380,7 +380,7 @@ class _Evaluation:
         index = self._data.held_out[:PICTURED]
         images = self._data.held_out_source.read(index)["image"]
         explained = self._explain(unreplicate(state.params), unreplicate(state.batch_stats), images)
-        return figures.explanations(images, jax.tree.map(np.asarray, explained))
+        return figures.explanations(images, *jax.tree.map(np.asarray, explained))
 
 
 class _Clock:

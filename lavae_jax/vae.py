@@ -97,10 +97,15 @@ def elbo(
     return Terms(log_likelihood, gaussian.kl_to_standard(q).sum(-1)), variables
 
 
-def log_weights(
-    config: VaeConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, num_samples: int
-) -> jax.Array:
+def log_weights(*arguments) -> jax.Array:
     """log p(x, z) - log q(z | x) of samples z ~ q(z | x): [K, B]."""
+    return log_weights_and_terms(*arguments)[0]
+
+
+def log_weights_and_terms(
+    config: VaeConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, num_samples: int
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Log weights and their two parts for each sample, [K, B] each."""
     q, _ = _encode(config, variables, x)
     shape = (num_samples, *q.mean.shape[1:])
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)
@@ -109,7 +114,8 @@ def log_weights(
     logits, _ = _decode(config, variables, z, x.shape[1:3])
     logits = logits.reshape(num_samples, *x.shape)
     log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((2, 3, 4))
-    return log_likelihood - gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
+    kl = gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
+    return log_likelihood - kl, {"log_likelihood": log_likelihood, "kl": kl}
 
 
 def reconstruct(config: VaeConfig, variables: Variables, x: jax.Array) -> jax.Array:

@@ -78,7 +78,7 @@ def test_a_chunk_can_be_made_without_the_others(builder):
     config = builder.builder_config
     second = scenes.compose(
         scenes.stream(builder.name, config.seed, "train", 1),
-        builder._make_bank(None),
+        builder.make_bank(),
         200,
         (0, 3),
         64,

@@ -20,6 +20,6 @@ class Builder(scenes.SceneBuilder):
     CHANNELS = 3
     ATTRIBUTES = ("shape", "scale", "angle", "color")
 
-    def _make_bank(self, dl_manager):
+    def make_bank(self, dl_manager=None):
         del dl_manager
         return shapes.make_bank(self.builder_config.patch)

@@ -31,7 +31,7 @@ class Builder(scenes.SceneBuilder):
         self._mnist_dir = mnist_dir
         super().__init__(**kwargs)
 
-    def _make_bank(self, dl_manager):
+    def make_bank(self, dl_manager=None):
         tfds_dirs = dict.fromkeys([self._data_dir_root, tfds.core.constants.DATA_DIR])
         pool = digits.load_pool(
             self.builder_config.pool, self._mnist_dir, dl_manager, tuple(tfds_dirs)
