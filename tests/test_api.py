@@ -1,0 +1,202 @@
+import dataclasses
+
+import handmade
+import jax
+import numpy as np
+import pytest
+from handmade import PAIR, picture
+
+import lavae_jax
+from configs import baseline_mnist1k
+from lavae_jax import api, checkpoints, tasks
+from lavae_jax.checkpoints import CheckpointError
+
+IMAGES = np.stack(
+    [
+        picture((3, 4, True), (10, 12, False), (17, 20, True)),
+        picture((0, 0, False), (19, 22, True)),
+        picture(),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return handmade.model()
+
+
+@pytest.fixture(scope="module")
+def scene(model):
+    return model.infer(IMAGES)
+
+
+def test_a_scene_is_taken_apart(scene):
+    assert scene.count.tolist() == [3, 2, 0]
+    assert scene.location.shape == (3, 10, 2)
+    found = {tuple(p) for p in np.asarray(scene.location[0, :3]).tolist()}
+    assert found == {(3, 4), (10, 12), (17, 20)}
+    assert (scene.location[2] == -1).all()
+    assert (scene.location[0, 3:] == -1).all()
+    pairs = {
+        tuple(p): float(z)
+        for p, z in zip(scene.location[0, :3].tolist(), scene.appearance[0, :3, 0], strict=True)
+    }
+    assert pairs == {(3, 4): PAIR, (10, 12): 0.0, (17, 20): PAIR}
+
+
+def test_a_round_trip_keeps_the_scene(model, scene):
+    rendered = np.asarray(model.render(scene))
+    np.testing.assert_allclose(rendered, IMAGES, atol=1e-3)
+    again = model.infer(rendered.round())
+    for before, after in zip(jax.tree.leaves(scene), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(before, after, atol=1e-3)
+
+
+def object_at(scene, b, place):
+    return next(k for k in range(10) if scene.location[b, k].tolist() == list(place))
+
+
+def test_edits_change_what_they_should_and_nothing_else(model, scene):
+    k = object_at(scene, 0, (10, 12))
+    other = object_at(scene, 0, (3, 4))
+    base = np.asarray(model.render(scene))[0]
+
+    def changed(edited):
+        image = np.asarray(model.render(edited))[0]
+        return {tuple(p) for p in np.argwhere(np.abs(image - base)[..., 0] > 1e-6).tolist()}
+
+    box = {(r, c) for r in range(8, 13) for c in range(10, 15)}
+    assert {(10, 12)} <= changed(scene.remove(k)) <= box
+    assert {(10, 13)} <= changed(scene.with_appearance(k, np.array([PAIR, 0.0]))) <= box
+    moved = changed(scene.move(k, (12, 3)))
+    assert {(10, 12), (12, 3)} <= moved
+    assert moved <= box | {(r, c) for r in range(10, 15) for c in range(1, 6)}
+    swapped = np.asarray(model.render(scene.swap(k, other)))[0].round()
+    np.testing.assert_array_equal(swapped, picture((3, 4, False), (10, 12, True), (17, 20, True)))
+    added = np.asarray(model.render(scene.add((1, 15), np.zeros(2, np.float32)))).round()
+    np.testing.assert_array_equal(added[2], picture((1, 15, False)))
+
+
+def test_sprites_are_those_of_the_objects(model, scene):
+    sprites = np.asarray(model.sprites(scene)).round()
+    assert sprites.shape == (3, 10, 5, 5, 1)
+    for k in range(3):
+        lit = [[2, 2, 0]] + ([[2, 3, 0]] if scene.appearance[0, k, 0] == PAIR else [])
+        assert np.argwhere(sprites[0, k]).tolist() == lit
+    assert (sprites[0, 3:] == 0).all()
+
+
+def test_a_posterior_sample_is_the_scene_where_there_is_only_one(model):
+    """Single pixels: as many peaks as objects, so all are drawn, in some order."""
+    images = np.stack([picture((3, 4, False), (9, 9, False)), picture((0, 23, False))])
+    sampled = model.infer(images, key=0)
+    assert sampled.count.tolist() == [2, 1]
+    np.testing.assert_allclose(np.asarray(model.render(sampled)), images, atol=0.01)
+    np.testing.assert_array_equal(model.infer(images, key=0).location, sampled.location)
+    orders = {tuple(model.infer(images, key=k).location[0, 0].tolist()) for k in range(12)}
+    assert orders == {(3, 4), (9, 9)}
+
+
+@pytest.mark.parametrize("canvas", [(20, 24), (9, 50), (101, 33)])
+def test_canvases_of_any_size_work(model, canvas):
+    scene = model.infer(picture((4, 4, True), (8, 20, False), canvas=canvas)[None])
+    assert scene.count.tolist() == [2]
+    assert np.asarray(model.render(scene)).shape == (1, *canvas, 1)
+
+
+def test_types_of_images_do_not_matter(model, scene):
+    for images in (
+        (255 * IMAGES).astype(np.uint8),
+        IMAGES.astype(bool),
+        IMAGES.astype(np.float64),
+        IMAGES[..., 0],
+    ):
+        np.testing.assert_array_equal(model.infer(images).location, scene.location)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 5, 9])
+def test_any_number_of_images_in_chunks(model, length):
+    images = np.stack([picture((i % 20, i, False)) for i in range(length)] or [picture()])[:length]
+    small = api.Model(model.config, model.variables, model.run, batch_size=2)
+    scene = small.infer(images)
+    assert len(scene) == length
+    assert scene.location[:, 0].tolist() == [[i % 20, i] for i in range(length)]
+    assert np.asarray(small.render(scene)).shape == (length, 20, 24, 1)
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "message"),
+    [
+        (
+            np.zeros((2, 8, 8, 3)),
+            ValueError,
+            r"shape \(2, 8, 8, 3\); this model wants \[B, H, W, 1\]",
+        ),
+        (np.zeros((8, 8)), ValueError, r"shape \(8, 8\)"),
+        (np.zeros((1, 0, 8)), ValueError, r"shape \(1, 0, 8, 1\)"),
+        (np.zeros((1, 8, 8), np.int32), TypeError, "int32; wanted are uint8"),
+        (np.full((1, 8, 8), 255.0), ValueError, "reach from 255 to 255"),
+        (np.full((1, 8, 8), np.nan), ValueError, "nan"),
+    ],
+)
+def test_bad_images_are_explained(model, images, error, message):
+    with pytest.raises(error, match=message):
+        model.infer(images)
+
+
+def test_other_bad_inputs_are_explained(model, scene):
+    with pytest.raises(ValueError, match="binary"):
+        model.log_likelihood(np.full((1, 8, 8), 0.5))
+    with pytest.raises(ValueError, match=r"count=\[11\]: wanted are numbers from 0 to 10"):
+        model.sample(0, 3, count=[11])
+    wide = dataclasses.replace(scene, appearance=np.zeros((3, 10, 7)))
+    with pytest.raises(ValueError, match="have 7 numbers; this model's have 2"):
+        model.render(wide)
+
+
+def test_prior_samples_have_the_counts_asked_for(model):
+    scene = model.sample(0, 40, count=[4, 5], canvas=(30, 30))
+    assert set(scene.count.tolist()) == {4, 5}
+    images = np.asarray(model.render(scene))
+    assert images.shape == (40, 30, 30, 1)
+    assert set(model.sample(0, 200).count.tolist()) == set(range(11))  # p(n) is uniform here
+
+
+def test_the_bound_does_not_depend_on_how_images_are_batched(model):
+    whole = model.log_likelihood(IMAGES, num_samples=7)
+    small = api.Model(model.config, model.variables, model.run, batch_size=1)
+    np.testing.assert_allclose(whole, small.log_likelihood(IMAGES, num_samples=7), rtol=1e-5)
+    assert whole.shape == (3,)
+    assert whole[2] == pytest.approx(-np.log(11) - 20 * 24 * 1e-6, rel=1e-4)  # n = 0, all black
+
+
+def test_models_are_loaded_from_runs_and_checkpoints(tmp_path):
+    run = handmade.write_run(tmp_path / "run", "")
+    for path in (run, str(run), run / "checkpoints" / "2"):
+        assert lavae_jax.load(path).infer(IMAGES).count.tolist() == [3, 2, 0]
+
+
+def test_what_cannot_be_loaded_is_explained(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither a folder nor shipped weights"):
+        lavae_jax.load("nothing")
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        lavae_jax.load(tmp_path)
+    run = handmade.write_run(tmp_path / "run", "")
+    (run / "checkpoints" / "2" / "meta.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no whole checkpoint"):
+        lavae_jax.load(run)
+    arrays = handmade.arrays()
+    arrays.pop("state.params.lavae.count")
+    with pytest.raises(CheckpointError, match="count"):
+        api.from_arrays(handmade.run_config(), arrays)
+
+
+def test_a_baseline_reconstructs_samples_and_is_bounded():
+    config = baseline_mnist1k.get_config("tiny")
+    variables = tasks.make(config).init(jax.random.key(0))
+    arrays = checkpoints.flatten({"state": variables._asdict()})
+    model = api.from_arrays(config, arrays)
+    assert isinstance(model, lavae_jax.Baseline)
+    assert np.asarray(model.reconstruct(IMAGES)).shape == IMAGES.shape
+    assert np.asarray(model.sample(0, 2, canvas=(16, 24))).shape == (2, 16, 24, 1)
+    assert np.isfinite(model.log_likelihood(IMAGES, num_samples=3)).all()

@@ -1,0 +1,126 @@
+"""evaluate, table and figures on a run's folder, and README's own code."""
+
+import json
+import pathlib
+import re
+
+import handmade
+import numpy as np
+import PIL.Image
+import pytest
+from conftest import ROOT, SMALL
+
+import datasets
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, mnist_builder, data_dir):
+    return handmade.write_run(tmp_path_factory.mktemp("runs") / "mnist1k-cpu", data_dir)
+
+
+def evaluate(launch, run, output, **environment):
+    flags = [f"--checkpoint={run}", "--num_samples=5", f"--output={output}", "--num_images=30"]
+    result = launch("evaluate.py", *flags, **environment)
+    assert result.returncode == 0, result.stderr
+    assert "Warning" not in result.stderr
+    return result, json.loads(output.read_text())
+
+
+def test_evaluation_gives_the_same_numbers_on_any_number_of_devices(launch, run, tmp_path):
+    result, one = evaluate(launch, run, tmp_path / "one.json")
+    _, four = evaluate(launch, run, tmp_path / "four.json", JAX_NUM_CPU_DEVICES="4")
+    assert "entropy of the data 22.57" in result.stdout
+    for split in ("test", "test_7"):
+        ours, theirs = one["splits"][split], four["splits"][split]
+        assert ours["images"] == 30
+        assert ours["count_confusion"] == theirs["count_confusion"]
+        for name in (
+            "neg_log_likelihood",
+            "standard_error",
+            "foreground_ari",
+            "centre_distance_median",
+        ):
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4)
+        assert ours["disentanglement"].keys() == {"scenes", "move", "appearance"}
+
+    table = launch("table.py", str(tmp_path / "one.json"), str(tmp_path / "four.json"))
+    assert table.returncode == 0, table.stderr
+    row = next(line for line in table.stdout.splitlines() if "1k" in line and "LAVAE" in line)
+    assert "42.2 ± 1.1" in row
+    assert f"{one['splits']['test']['neg_log_likelihood']:.1f} ± 0.0" in row
+    assert "0 of 2" in row
+    markdown = launch("table.py", "--format=markdown", str(tmp_path / "one.json")).stdout
+    assert markdown.startswith("| data set | model |")
+    latex = launch("table.py", "--format=latex", str(tmp_path / "one.json")).stdout
+    assert r"\begin{tabular}" in latex
+    assert r"$\geq$ 99.9\%" in latex
+
+
+def test_table_explains_a_file_that_is_no_result(launch, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    result = launch("table.py", str(tmp_path / "x.json"))
+    assert result.returncode == 1
+    assert "is not a result of launch/evaluate.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--checkpoint=nowhere"], "neither a folder nor shipped weights"),
+        (["--checkpoint={run}", "--split=validation"], "--split=validation: there are train, test"),
+    ],
+)
+def test_bad_flags_of_evaluate_are_explained(launch, run, flags, message):
+    result = launch("evaluate.py", *(f.format(run=run) for f in flags))
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_every_figure_is_written_with_the_size_promised(launch, run, tmp_path):
+    result = launch(
+        "figures.py",
+        f"--checkpoint={run}",
+        f"--output={tmp_path}",
+        "--rows=3",
+        "--steps=4",
+        "--inches=0.5",
+    )
+    assert result.returncode == 0, result.stderr
+    names = {pathlib.Path(line).stem for line in result.stdout.split()}
+    assert len(names) == 12
+    for name in names:
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    columns = {
+        "prior_samples": 6,
+        "location_traversal": 5,
+        "appearance_traversal_crowd": 5,
+        "swap": 3,
+    }
+    for name, count in columns.items():
+        with PIL.Image.open(tmp_path / f"{name}.png") as image:
+            assert image.width == count * 0.5 * 200
+
+
+def test_a_figure_can_be_chosen(launch, run, tmp_path):
+    flags = ["--figure=swap", "--rows=2", "--inches=0.3"]
+    result = launch("figures.py", f"--checkpoint={run}", f"--output={tmp_path}", *flags)
+    assert result.returncode == 0, result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["swap.pdf", "swap.png"]
+
+
+def test_the_code_in_readme_runs(run, tmp_path, monkeypatch, data_dir):
+    """As printed, with a small data set in place of the whole one."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    make_builder = datasets.make_builder
+    monkeypatch.setattr(
+        datasets, "make_builder", lambda name: make_builder(name, data_dir=data_dir, **SMALL)
+    )
+    monkeypatch.chdir(run.parent.parent)
+    run.parent.rename(run.parent.parent / "runs")
+    try:
+        for block in blocks:
+            exec(compile(block, "README.md", "exec"), {})
+    finally:
+        (run.parent.parent / "runs").rename(run.parent)
