@@ -19,6 +19,17 @@ BUILDERS = {
 }
 
 
+@contextlib.contextmanager
+def _quiet_tfds():
+    """TFDS warns of every data set that is not in its catalogue."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 class BuildError(Exception):
     """A data set could not be generated; the message says why and what to do."""
 
@@ -28,6 +39,7 @@ def names() -> list[str]:
     return [f"{name}/{c}" for name, cls in BUILDERS.items() for c in cls.builder_configs]
 
 
+@_quiet_tfds()
 def make_builder(
     dataset: str, *, data_dir: str | None = None, mnist_dir: str | None = None, **overrides
 ) -> SceneBuilder:
@@ -43,13 +55,8 @@ def make_builder(
     cls = BUILDERS[name]
     config = cls.builder_configs[variant] if variant else cls.BUILDER_CONFIGS[0]
     kwargs = {"mnist_dir": mnist_dir} if name == "multi_mnist" else {}
-    with _quiet_tfds():
-        return cls(
-            config=_override(config, overrides),
-            data_dir=data_dir,
-            file_format="array_record",
-            **kwargs,
-        )
+    config = _override(config, overrides)
+    return cls(config=config, data_dir=data_dir, file_format="array_record", **kwargs)
 
 
 def _override(config, overrides: dict):
@@ -66,6 +73,7 @@ def _override(config, overrides: dict):
     return dataclasses.replace(config, name=name, **changes)
 
 
+@_quiet_tfds()
 def prepare(builder: SceneBuilder) -> None:
     """Generates the data set unless it is on disk already.
 
@@ -87,25 +95,13 @@ def prepare(builder: SceneBuilder) -> None:
             shutil.rmtree(leftover)
         tfds.disable_progress_bar()  # it knows no totals; the builders have their own
         try:
-            with _quiet_tfds():
-                builder.download_and_prepare(
-                    download_config=tfds.download.DownloadConfig(try_download_gcs=False)
-                )
+            builder.download_and_prepare(
+                download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+            )
         except (OSError, RuntimeError, digits.SourceError) as error:
             raise BuildError(
                 f"{builder.info.full_name} was not built, and nothing of it is kept: {error}"
             ) from error
-
-
-@contextlib.contextmanager
-def _quiet_tfds():
-    """TFDS warns of every data set that is not in its catalogue."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 @contextlib.contextmanager

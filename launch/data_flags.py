@@ -18,7 +18,7 @@ MNIST_DIR = flags.DEFINE_string(
 
 def refuse_arguments(argv: list[str]) -> None:
     """absl passes on whatever is not a flag; a stray word is a mistake."""
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)  # TFDS warns of all that is not in its catalogue
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
 

@@ -14,22 +14,18 @@ import pathlib
 import time
 
 import _path  # noqa: F401
+import model_flags
 import numpy as np
-from absl import app, flags, logging
+from absl import app, flags
 
-import datasets
 import lavae_jax
 from datasets.multi_mnist import digits
 from lavae_jax import evaluation, input_pipeline
 
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A run's folder, a checkpoint, or a name.")
 SPLIT = flags.DEFINE_list("split", ["test", "test_7"], "Splits, separated by commas.")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
 OUTPUT = flags.DEFINE_string("output", "results.json", "The file to write.")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [that of the run].")
-MNIST_DIR = flags.DEFINE_string("mnist_dir", None, "A folder with MNIST's training files.")
-flags.mark_flag_as_required("checkpoint")
 
 
 def evaluate_split(model, source, bank, counts: range, canvas: int) -> dict:
@@ -104,24 +100,11 @@ def describe(name: str, scores: dict) -> str:
 
 
 def main(argv):
-    logging.set_verbosity(logging.WARNING)
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    try:
-        model = lavae_jax.load(CHECKPOINT.value)
-        settings = model.run.dataset
-        builder = datasets.make_builder(
-            settings.name,
-            data_dir=DATA_DIR.value or settings.data_dir or None,
-            mnist_dir=MNIST_DIR.value or settings.mnist_dir or None,
-            **settings.overrides,
-        )
-        datasets.prepare(builder)
-        unknown = [name for name in SPLIT.value if name not in builder.info.splits]
-        if unknown:
-            raise ValueError(f"--split={unknown[0]}: there are {', '.join(builder.info.splits)}")
-    except (OSError, ValueError, datasets.BuildError) as error:
-        raise SystemExit(f"error: {error}") from None
+    model, builder = model_flags.open_model(argv)
+    unknown = [name for name in SPLIT.value if name not in builder.info.splits]
+    if unknown:
+        splits = ", ".join(builder.info.splits)
+        raise app.UsageError(f"--split={unknown[0]}: there are {splits}")
     config = builder.builder_config
     try:
         bank = builder.make_bank()
@@ -129,11 +112,11 @@ def main(argv):
         print("the digits are not at hand, so the entropy of the data is not computed")
         bank = None
     results = {
-        "checkpoint": CHECKPOINT.value,
+        "checkpoint": model_flags.CHECKPOINT.value,
         "name": model.run.name,
         "recipe": model.run.recipe,
         "kind": model.run.kind,
-        "dataset": settings.name,
+        "dataset": model.run.dataset.name,
         "seed": model.run.seed,
         "num_samples": NUM_SAMPLES.value,
         "splits": {},

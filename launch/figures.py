@@ -11,10 +11,10 @@ import json
 import pathlib
 
 import _path  # noqa: F401
+import model_flags
 import numpy as np
-from absl import app, flags, logging
+from absl import app, flags
 
-import datasets
 import lavae_jax
 from lavae_jax import evaluation, figures, input_pipeline
 
@@ -32,7 +32,6 @@ FIGURES = (
     "training_curves",
     "count_confusion",
 )
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A run's folder, a checkpoint, or a name.")
 BASELINE = flags.DEFINE_string("baseline", None, "The same of a baseline, for its samples.")
 OUTPUT = flags.DEFINE_string("output", "figures", "The folder to write to.")
 FIGURE = flags.DEFINE_multi_enum("figure", list(FIGURES), FIGURES, "Which to draw [all].")
@@ -40,9 +39,6 @@ SEED = flags.DEFINE_integer("seed", 0, "Picks scenes, objects and samples.")
 ROWS = flags.DEFINE_integer("rows", 6, "Scenes in a figure.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 8, "Panels of a traversal.", lower_bound=2)
 INCHES = flags.DEFINE_float("inches", 1.0, "Width of a panel.", lower_bound=0.1)
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [that of the run].")
-MNIST_DIR = flags.DEFINE_string("mnist_dir", None, "A folder with MNIST's training files.")
-flags.mark_flag_as_required("checkpoint")
 
 
 class Gallery:
@@ -146,7 +142,7 @@ class Gallery:
         return self.traversal(scene, chosen, edits)
 
     def training_curves(self) -> figures.Figure | None:
-        path = pathlib.Path(CHECKPOINT.value) / "metrics.jsonl"
+        path = pathlib.Path(model_flags.CHECKPOINT.value) / "metrics.jsonl"
         if not path.exists():
             print(f"training_curves: {path} is not there; left out")
             return None
@@ -170,23 +166,9 @@ class Gallery:
 
 
 def main(argv):
-    logging.set_verbosity(logging.WARNING)
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
-    try:
-        model = lavae_jax.load(CHECKPOINT.value)
-        if not isinstance(model, lavae_jax.Model):
-            raise ValueError("--checkpoint is a baseline; figures need a LAVAE (and --baseline)")
-        settings = model.run.dataset
-        builder = datasets.make_builder(
-            settings.name,
-            data_dir=DATA_DIR.value or settings.data_dir or None,
-            mnist_dir=MNIST_DIR.value or settings.mnist_dir or None,
-            **settings.overrides,
-        )
-        datasets.prepare(builder)
-    except (OSError, ValueError, datasets.BuildError) as error:
-        raise SystemExit(f"error: {error}") from None
+    model, builder = model_flags.open_model(argv)
+    if not isinstance(model, lavae_jax.Model):
+        raise app.UsageError("--checkpoint is a baseline; figures need a LAVAE (and --baseline)")
     folder = pathlib.Path(OUTPUT.value)
     folder.mkdir(parents=True, exist_ok=True)
     gallery = Gallery(model, builder)

@@ -136,12 +136,43 @@ def _keys(key: chex.PRNGKey | int, n: int) -> np.ndarray:
 # --- models ------------------------------------------------------------------
 
 
-class Model:
-    """A trained LAVAE. Its methods take and return whole arrays, in any number."""
+class _Trained:
+    """What both kinds of model share. Methods take and return arrays of any length."""
 
-    def __init__(self, config: ModelConfig, variables: Variables, run: ConfigDict, batch_size=64):
+    def __init__(self, config, variables: Variables, run: ConfigDict, batch_size: int = 64):
         self.config, self.variables, self.run = config, variables, run
         self.batch_size = batch_size
+
+    def log_likelihood(self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0):
+        """The importance-weighted bound on log p(x) of binary images, [B]."""
+        return self.bound(images, num_samples, key)["log_likelihood"]
+
+    def bound(
+        self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0, progress: str = ""
+    ) -> dict:
+        """`log_likelihood`, and the means over samples of its `terms`.
+
+        `progress` is the title of a progress bar; without one there is none.
+        """
+        x = as_images(images, self.config.channels)
+        if not np.isin(x, (0, 1)).all():
+            raise ValueError(
+                "a likelihood needs binary images: 0 and 255 as uint8, 0 and 1 as float"
+            )
+        # About ten times as many samples at once as images otherwise.
+        size = max(1, 10 * self.batch_size // num_samples)
+        function, sizes = self._bound(x)
+        sizes |= {"num_samples": num_samples, "progress": progress}
+        return self._run(function, size, x, _keys(key, len(x)), **sizes)
+
+    def _run(self, function, size, *arrays, **sizes):
+        return _in_chunks(function, self.config, self.variables, size, *arrays, **sizes)
+
+
+class Model(_Trained):
+    """A trained LAVAE."""
+
+    config: ModelConfig
 
     def infer(self, images, key: chex.PRNGKey | int | None = None) -> Scene:
         """Takes images apart into objects.
@@ -184,20 +215,9 @@ class Model:
         )
         return _scene(drawn.count, drawn.index, drawn.z_app, canvas)
 
-    def log_likelihood(self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0):
-        """The importance-weighted bound on log p(x) of binary images, [B]."""
-        return self.bound(images, num_samples, key)["log_likelihood"]
-
-    def bound(
-        self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0, progress: str = ""
-    ) -> dict:
-        """The bound, and the means over samples of its `terms` (see `objective.Terms`)."""
-        x = as_images(images, self.config.channels)
-        _require_binary(x)
+    def _bound(self, x):
         slots = _round_up(int(np.max(self.infer(x).count, initial=0)), self.config.max_objects)
-        size = _images_at_once(self.batch_size, num_samples)
-        sizes = {"num_samples": num_samples, "slots": slots, "progress": progress}
-        return self._run(_bound, size, x, _keys(key, len(x)), **sizes)
+        return _lavae_bound, {"slots": slots}
 
     def _decode(self, scene: Scene):
         latent = scene.appearance.shape[-1]
@@ -207,24 +227,16 @@ class Model:
         parts = [np.asarray(a) for a in (scene.count, scene.location, scene.appearance)]
         return self._run(_decoded, self.batch_size, *parts, canvas=scene.canvas)
 
-    def _run(self, function, size, *arrays, **sizes):
-        return _in_chunks(function, self.config, self.variables, size, *arrays, **sizes)
 
-
-class Baseline:
+class Baseline(_Trained):
     """A trained β-VAE."""
 
-    def __init__(
-        self, config: vae.BaselineConfig, variables: Variables, run: ConfigDict, batch_size=64
-    ):
-        self.config, self.variables, self.run = config, variables, run
-        self.batch_size = batch_size
+    config: vae.BaselineConfig
 
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""
         x = as_images(images, self.config.channels)
-        means = _in_chunks(_reconstructed, self.config, self.variables, self.batch_size, x)
-        return jnp.asarray(means)
+        return jnp.asarray(self._run(_reconstructed, self.batch_size, x))
 
     def sample(
         self, key: chex.PRNGKey | int, num_images: int, canvas: tuple[int, int] = (64, 64)
@@ -233,19 +245,8 @@ class Baseline:
         key = jax.random.key(key) if isinstance(key, int) else key
         return vae.sample_prior(self.config, self.variables, key, num_images, canvas)
 
-    def log_likelihood(self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0):
-        """The importance-weighted bound on log p(x) of binary images, [B]."""
-        return self.bound(images, num_samples, key)["log_likelihood"]
-
-    def bound(
-        self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0, progress: str = ""
-    ) -> dict:
-        x = as_images(images, self.config.channels)
-        _require_binary(x)
-        size = _images_at_once(self.batch_size, num_samples)
-        arrays = x, _keys(key, len(x))
-        sizes = {"num_samples": num_samples, "progress": progress}
-        return _in_chunks(_baseline_bound, self.config, self.variables, size, *arrays, **sizes)
+    def _bound(self, x):
+        return _baseline_bound, {}
 
 
 # --- what happens to a batch, for `_on_devices` -------------------------------
@@ -285,7 +286,7 @@ def _decoded(config, variables, count, location, appearance, canvas):
     return _by_slot(sprites, objects, size, slots), bernoulli.pixel_means(intensity)
 
 
-def _bound(config, variables, x, keys, num_samples, slots):
+def _lavae_bound(config, variables, x, keys, num_samples, slots):
     keys = jax.random.wrap_key_data(keys)
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
     log_w, parts = objective.log_weights_and_terms(
@@ -324,16 +325,6 @@ def _by_slot(values, objects: packing.Objects, num_images: int, slots: int):
     """[P, ...] -> [B, S, ...], 0 where there is no object."""
     empty = jnp.zeros((num_images, slots, *values.shape[1:]), values.dtype)
     return empty.at[objects.image, objects.slot].add(objects.mask(values))
-
-
-def _require_binary(x: np.ndarray) -> None:
-    if not np.isin(x, (0, 1)).all():
-        raise ValueError("a likelihood needs binary images: 0 and 255 as uint8, 0 and 1 as float")
-
-
-def _images_at_once(batch_size: int, num_samples: int) -> int:
-    """So many that a batch has about ten times as many samples as images otherwise."""
-    return max(1, 10 * batch_size // num_samples)
 
 
 def _round_up(count: int, most: int) -> int:

@@ -180,6 +180,30 @@ def test_a_killed_build_is_not_taken_for_whole(tmp_path, launch):
     assert not list(tmp_path.rglob("incomplete.*"))
 
 
+def test_a_build_without_digits_says_what_to_do_at_once(tmp_path, launch):
+    """The address of the download is replaced by one where nothing answers."""
+    nowhere = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    result = launch(
+        "build_data.py", "--dataset=multi_mnist/10k", f"--data_dir={tmp_path}", **nowhere
+    )
+    assert result.returncode == 1
+    assert "a download by TFDS: the server cannot be reached" in result.stderr
+    assert "--mnist_dir=FOLDER" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    assert not kept(tmp_path)
+
+
+def test_two_builds_of_the_same_data_set_do_not_meet(tmp_path, start):
+    flags = [f"--data_dir={tmp_path}", "--set=num_train=3000,num_test=10,num_crowd=10"]
+    builds = [start("build_data.py", *flags) for _ in range(2)]
+    for build in builds:
+        _, stderr = build.communicate(timeout=120)
+        assert build.returncode == 0, stderr
+    fields = {"num_train": 3_000, "num_test": 10, "num_crowd": 10}
+    builder = datasets.make_builder("multi_mnist/1k", data_dir=str(tmp_path), **fields)
+    assert len(input_pipeline.open_split(builder, "train")) == 3_000
+
+
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
     (tmp_path / "file").write_text("")
     result = launch("build_data.py", f"--data_dir={tmp_path}/file/data")

@@ -14,6 +14,7 @@ import io
 import os
 import pathlib
 import struct
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -31,6 +32,7 @@ _PER_CLASS = 1_000
 _URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _IMAGES = "train-images-idx3-ubyte"
 _LABELS = "train-labels-idx1-ubyte"
+_SECONDS_TO_ANSWER = 10
 
 
 class Digits(NamedTuple):
@@ -217,6 +219,11 @@ def _tfrecords(data: bytes) -> Iterator[bytes]:
 
 
 def _download(dl_manager: tfds.download.DownloadManager) -> Digits:
+    try:  # TFDS itself would go on trying for many minutes where there is no network
+        request = urllib.request.Request(f"{_URL}{_LABELS}.gz", method="HEAD")
+        urllib.request.urlopen(request, timeout=_SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise SourceError(f"the server cannot be reached: {error}") from error
     try:
         paths = dl_manager.download([f"{_URL}{name}.gz" for name in (_IMAGES, _LABELS)])
     except Exception as error:  # whatever the network says, the user gets one message
