@@ -32,6 +32,7 @@ from lavae_jax.tasks import Task
 
 AXIS = "devices"
 PICTURED = 8  # images in the picture of an evaluation
+BEST = "held_out_neg_elbo"  # the checkpoint with the lowest is kept
 
 
 class TrainingError(Exception):
@@ -230,7 +231,7 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     batches = input_pipeline.train_batches(
         data.source, config.batch_size, config.seed, examples=data.training
     )
-    state, start = _take_up(config, files, state, key, batches)
+    state, start = _take_up(files, state, key, batches)
     if writes:
         files.open(start)
         if start:
@@ -243,69 +244,75 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     evaluate = _Evaluation(config, task, data, eval_key)
     clock = _Clock(config.batch_size, start, config.num_train_steps)
     held_out: dict[str, float] = {}
-    pending = None
+    unsettled = None  # the last step and its metrics, while the device may be at work on it
 
-    def save(step: int) -> None:
-        if not writes:
-            return
-        arrays = checkpoints.flatten({"state": unreplicate(state), "key": jax.random.key_data(key)})
-        meta = {"data": batches.get_state(), **({"held_out": held_out} if evaluated else {})}
-        if evaluated:
-            meta["held_out_neg_elbo"] = held_out["neg_elbo"]
-        checkpoints.save(files.checkpoints, Checkpoint(step, arrays, meta))
-        checkpoints.prune(files.checkpoints, config.keep_checkpoints, "held_out_neg_elbo")
+    def settle() -> dict[str, float]:
+        """Waits for the last step and checks it."""
+        nonlocal unsettled
+        step, metrics = unsettled
+        unsettled = None
+        values = _check(step, metrics, files)
+        clock.tick(step)
+        if step - start == 3 and writes:
+            files.say(_forecast(config, clock))
+        return values
 
-    with StopRequest() as request:
-        for step in range(start, config.num_train_steps):
-            stop = np.full(share.num_devices, request.signal is not None, np.int32)
-            try:
-                images = next(batches)["image"]
-                state, metrics = steps[step < task.warmup_steps](state, images, stop)
-                done, evaluated = step + 1, False
+    def save(step: int, evaluated: bool) -> None:
+        if writes:
+            tree = {"state": unreplicate(state), "key": jax.random.key_data(key)}
+            meta = {"data": batches.get_state()}
+            if evaluated:
+                meta |= {"held_out": held_out, BEST: held_out["neg_elbo"]}
+            checkpoints.save(files.checkpoints, Checkpoint(step, checkpoints.flatten(tree), meta))
+            checkpoints.prune(files.checkpoints, config.keep_checkpoints, BEST)
+        clock.pause(step)
+
+    try:
+        with StopRequest() as request:
+            for step in range(start + 1, config.num_train_steps + 1):
+                last = step == config.num_train_steps
                 due = {
-                    name: done % config[f"{name}_every_steps"] == 0
-                    or done == config.num_train_steps
+                    name: last or step % config[f"{name}_every_steps"] == 0
                     for name in ("log", "eval", "checkpoint")
                 }
-                if pending is not None:
-                    values = _check(*pending, files)
-                    clock.tick(pending[0])
-                    if pending[0] - start == 3 and writes:
-                        files.say(_forecast(config, clock))
-                pending = (done, metrics)
-                stopping = request.signal is not None if share.process_count == 1 else None
+                asked = request.signal is not None
+                images = next(batches)["image"]
+                state, metrics = steps[step <= task.warmup_steps](
+                    state, images, np.full(share.num_devices, asked, np.int32)
+                )
+                if unsettled:
+                    settle()
+                unsettled = step, metrics
+                # One process sees its own signal at once; several agree by way of a step.
+                stopping = request.signal is not None and share.process_count == 1
                 if any(due.values()) or stopping or share.process_count > 1:
-                    values = _check(*pending, files)
-                    clock.tick(done)
-                    pending = None
-                    if stopping is None:
-                        stopping = bool(values["stop"])
-            except jax.errors.JaxRuntimeError as error:
-                _leave_if_a_peer_died(error, step, workdir)
-                raise
-            if due["eval"]:
-                held_out, evaluated = evaluate(state), True
-                clock.pause(done)
-                if writes:
-                    files.write_picture(done, evaluate.picture(state))
-                    files.write(done, {f"held_out_{k}": v for k, v in held_out.items()})
-            if due["log"] and writes:
-                rate = {"images_per_second": clock.images_per_second()}
-                files.write(done, {**values, **rate})
-                files.say(_progress(config, done, values, held_out, clock))
-            if due["checkpoint"] or stopping:
-                save(done)
-                clock.pause(done)
-            if stopping and done < config.num_train_steps:
-                if writes:
-                    files.say(f"stopped after step {done:,}; to go on:\n  {command}")
-                return 128 + (request.signal or signal.SIGTERM)
+                    values = settle()
+                    stopping = stopping or bool(values["stop"])
+                if due["eval"]:
+                    held_out = evaluate(state)
+                    if writes:
+                        files.write_picture(step, evaluate.picture(state))
+                        files.write(step, {f"held_out_{k}": v for k, v in held_out.items()})
+                    clock.pause(step)
+                if due["log"] and writes:
+                    rate = {"images_per_second": clock.images_per_second()}
+                    files.write(step, {**values, **rate})
+                    files.say(_progress(config, step, values, held_out, clock))
+                if due["checkpoint"] or stopping:
+                    save(step, evaluated=due["eval"])
+                if stopping and not last:
+                    if writes:
+                        files.say(f"stopped after step {step:,}; to go on:\n  {command}")
+                    return 128 + (request.signal or signal.SIGTERM)
+    except jax.errors.JaxRuntimeError as error:
+        _leave_if_a_peer_died(error, workdir)
+        raise
     if writes:
         files.say(f"finished after step {config.num_train_steps:,}: {workdir}")
     return 0
 
 
-def _take_up(config, files, state, key, batches) -> tuple[TrainState, int]:
+def _take_up(files, state, key, batches) -> tuple[TrainState, int]:
     """The newest checkpoint's state and step, the same in every process, or the start."""
     found = checkpoints.load_newest(files.checkpoints) if files else None
     if jax.process_count() > 1:
@@ -344,13 +351,13 @@ def _check(step: int, metrics: dict[str, jax.Array], files: RunFiles | None) -> 
     return values
 
 
-def _leave_if_a_peer_died(error: Exception, step: int, workdir: str) -> None:
+def _leave_if_a_peer_died(error: Exception, workdir: str) -> None:
     if jax.process_count() == 1:
         return
     print(
-        f"process {jax.process_index()}: step {step + 1:,} failed, most likely because another "
-        f"process died ({str(error).splitlines()[0]}). Start all processes again; they go on "
-        f"from the newest checkpoint in {workdir}.",
+        f"process {jax.process_index()}: a step failed, most likely because another process died "
+        f"({str(error).splitlines()[0]}). Start all processes again; they go on from the newest "
+        f"checkpoint in {workdir}.",
         flush=True,
     )
     os._exit(1)  # the usual way out would wait for the dead
