@@ -26,13 +26,14 @@ def _base(name: str, recipe: str, dataset: str) -> ConfigDict:
             "seed": 0,
             "dataset": {
                 "name": dataset,
-                "overrides": {},  # of the builder's config, such as canvas
+                "overrides": "",  # such as canvas=96,max_count=5; see build_data.py --set
                 "data_dir": "",  # TFDS's own default
                 "mnist_dir": "",
                 "held_out": 1_000,  # scenes at the end of `train` kept for evaluation
             },
             "batch_size": 64,  # App. B
             "num_train_steps": 100_000,
+            # Every so many steps and at the end; 0 for never.
             "log_every_steps": 100,
             "eval_every_steps": 2_000,
             "checkpoint_every_steps": 1_000,
@@ -43,7 +44,7 @@ def _base(name: str, recipe: str, dataset: str) -> ConfigDict:
 
 def _few_steps(config: ConfigDict) -> None:
     """For tests: everything happens, nothing takes long."""
-    config.dataset.overrides = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
+    config.dataset.overrides = "num_train=1200,num_test=60,num_crowd=40"
     config.dataset.held_out = 80
     config.batch_size = 16
     config.num_train_steps = 60

@@ -59,6 +59,15 @@ def make_builder(
     return cls(config=config, data_dir=data_dir, file_format="array_record", **kwargs)
 
 
+def parse_overrides(text: str) -> dict[str, int]:
+    """Fields of a builder's config out of text such as canvas=96,max_count=5."""
+    pairs = dict(item.partition("=")[::2] for item in text.split(",") if item)
+    for field, value in pairs.items():
+        if not value.isdigit():
+            raise ValueError(f"changes to a data set are field=number, not {field}={value}")
+    return {field: int(value) for field, value in pairs.items()}
+
+
 def _override(config, overrides: dict):
     known = {f.name: f.type for f in dataclasses.fields(config) if f.type is int}
     for field, value in overrides.items():
@@ -85,9 +94,11 @@ def prepare(builder: SceneBuilder) -> None:
     folder = pathlib.Path(builder.data_dir).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
     except OSError as error:
-        raise BuildError(f"cannot make {folder}: {error.strerror}") from error
-    with _lock(folder / ".lock"):
+        raise BuildError(f"cannot write to {folder}: {error.strerror}") from error
+    with lock:  # which frees it, as does the end of the process
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if builder.is_prepared():  # by another process, while this one waited
             builder.info.read_from_directory(builder.data_dir)
             return
@@ -102,10 +113,3 @@ def prepare(builder: SceneBuilder) -> None:
             raise BuildError(
                 f"{builder.info.full_name} was not built, and nothing of it is kept: {error}"
             ) from error
-
-
-@contextlib.contextmanager
-def _lock(path: pathlib.Path):
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -209,7 +209,8 @@ class SceneConfig(tfds.core.BuilderConfig):
     def validate(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and value < (field.name in ("canvas", "patch")):
+            least = field.name in ("canvas", "patch", "num_train", "num_test", "num_crowd")
+            if isinstance(value, int) and value < least:
                 raise ValueError(f"{field.name}={value} is out of range")
         if self.min_count > self.max_count:
             raise ValueError(f"min_count={self.min_count} is above max_count={self.max_count}")

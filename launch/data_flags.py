@@ -5,8 +5,8 @@ from absl import app, flags, logging
 import datasets
 
 DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {', '.join(datasets.names())}.")
-SET = flags.DEFINE_list(
-    "set", [], "Changes to the data set as field=number, such as canvas=96,max_count=5."
+SET = flags.DEFINE_string(
+    "set", "", "Changes to the data set as field=number, such as canvas=96,max_count=5."
 )
 DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [TFDS's own default].")
 MNIST_DIR = flags.DEFINE_string(
@@ -23,18 +23,13 @@ def refuse_arguments(argv: list[str]) -> None:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
 
 
-def _overrides() -> dict[str, int]:
-    pairs = dict(item.partition("=")[::2] for item in SET.value)
-    for field, value in pairs.items():
-        if not value.isdigit():
-            raise app.UsageError(f"--set wants field=number, not {field}={value}")
-    return {field: int(value) for field, value in pairs.items()}
-
-
 def make_builder() -> datasets.SceneBuilder:
     try:
         return datasets.make_builder(
-            DATASET.value, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value, **_overrides()
+            DATASET.value,
+            data_dir=DATA_DIR.value,
+            mnist_dir=MNIST_DIR.value,
+            **datasets.parse_overrides(SET.value),
         )
     except ValueError as error:
         raise app.UsageError(str(error)) from error

@@ -91,11 +91,14 @@ def describe(name: str, scores: dict) -> str:
     for edit in ("move", "appearance"):
         if edit in scores.get("disentanglement", {}):
             change = scores["disentanglement"][edit]
-            lines.append(
-                f"  {edit} of one object: of the {change['objects']} others {change['lost']:.1%} "
-                f"lost, moved by {change['location_change_pixels']:.3f} pixels, appearance "
-                f"changed by {change['appearance_change_in_spreads']:.3f} spreads"
-            )
+            others = f"{change['objects']} others {change['lost']:.1%} lost"
+            text = f"  {edit} of one object: of the {others}"
+            if change["location_change_pixels"] is not None:
+                text += (
+                    f", moved by {change['location_change_pixels']:.3f} pixels, appearance "
+                    f"changed by {change['appearance_change_in_spreads']:.3f} spreads"
+                )
+            lines.append(text)
     return "\n".join(lines)
 
 
@@ -117,6 +120,7 @@ def main(argv):
         "recipe": model.run.recipe,
         "kind": model.run.kind,
         "dataset": model.run.dataset.name,
+        "overrides": model.run.dataset.overrides,
         "seed": model.run.seed,
         "num_samples": NUM_SAMPLES.value,
         "splits": {},

@@ -7,7 +7,6 @@
 Each figure is written as PNG and PDF, under a name that says what it is.
 """
 
-import json
 import pathlib
 
 import _path  # noqa: F401
@@ -16,7 +15,7 @@ import numpy as np
 from absl import app, flags
 
 import lavae_jax
-from lavae_jax import evaluation, figures, input_pipeline
+from lavae_jax import evaluation, figures, input_pipeline, run_files
 
 FIGURES = (
     "reconstruction",
@@ -34,7 +33,12 @@ FIGURES = (
 )
 BASELINE = flags.DEFINE_string("baseline", None, "The same of a baseline, for its samples.")
 OUTPUT = flags.DEFINE_string("output", "figures", "The folder to write to.")
-FIGURE = flags.DEFINE_multi_enum("figure", list(FIGURES), FIGURES, "Which to draw [all].")
+FIGURE = flags.DEFINE_list("figure", list(FIGURES), f"Which to draw, of {', '.join(FIGURES)}.")
+flags.register_validator(
+    "figure",
+    lambda names: set(names) <= set(FIGURES),
+    f"there are only {', '.join(FIGURES)}",
+)
 SEED = flags.DEFINE_integer("seed", 0, "Picks scenes, objects and samples.")
 ROWS = flags.DEFINE_integer("rows", 6, "Scenes in a figure.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 8, "Panels of a traversal.", lower_bound=2)
@@ -44,8 +48,8 @@ INCHES = flags.DEFINE_float("inches", 1.0, "Width of a panel.", lower_bound=0.1)
 class Gallery:
     """A model, scenes to show, and one method for each kind of figure."""
 
-    def __init__(self, model: lavae_jax.Model, builder):
-        self.model, self.builder = model, builder
+    def __init__(self, model: lavae_jax.Model, baseline: lavae_jax.Baseline | None, builder):
+        self.model, self.baseline, self.builder = model, baseline, builder
         self.rng = np.random.default_rng(SEED.value)
         self.size = {"panel_inches": INCHES.value}
 
@@ -73,14 +77,16 @@ class Gallery:
 
     def samples(self, count=None) -> np.ndarray:
         columns = 6
-        scene = self.model.sample(SEED.value, columns * ROWS.value, count=count)
+        canvas = (self.builder.builder_config.canvas,) * 2
+        scene = self.model.sample(SEED.value, columns * ROWS.value, count, canvas)
         return figures.in_rows(np.asarray(self.model.render(scene)), columns)
 
     def prior_samples(self) -> figures.Figure:
         rows = self.samples()
         titles = ["LAVAE"]
-        if BASELINE.value:
-            images = lavae_jax.load(BASELINE.value).sample(SEED.value, len(rows) * len(rows[0]))
+        if self.baseline:
+            number, canvas = len(rows) * len(rows[0]), rows[0][0].shape[:2]
+            images = self.baseline.sample(SEED.value, number, canvas)
             theirs = figures.in_rows(np.asarray(images), len(rows[0]))
             gap = np.ones_like(rows[0][0])
             rows = [[*a, gap, *b] for a, b in zip(rows, theirs, strict=True)]
@@ -142,11 +148,11 @@ class Gallery:
         return self.traversal(scene, chosen, edits)
 
     def training_curves(self) -> figures.Figure | None:
-        path = pathlib.Path(model_flags.CHECKPOINT.value) / "metrics.jsonl"
+        path = self.model.folder / "metrics.jsonl"
         if not path.exists():
             print(f"training_curves: {path} is not there; left out")
             return None
-        records = [json.loads(line) for line in path.read_text().splitlines()]
+        records = run_files.read_metrics(path)
         wanted = ("neg_elbo", "kl_location", "kl_appearance", "held_out_count_accuracy")
         names = [n for n in wanted if any(n in r for r in records)]
         return figures.training_curves(records, names, INCHES.value)
@@ -169,9 +175,12 @@ def main(argv):
     model, builder = model_flags.open_model(argv)
     if not isinstance(model, lavae_jax.Model):
         raise app.UsageError("--checkpoint is a baseline; figures need a LAVAE (and --baseline)")
+    baseline = model_flags.load(BASELINE.value) if BASELINE.value else None
+    if baseline and not isinstance(baseline, lavae_jax.Baseline):
+        raise app.UsageError(f"--baseline={BASELINE.value} is not a baseline")
     folder = pathlib.Path(OUTPUT.value)
     folder.mkdir(parents=True, exist_ok=True)
-    gallery = Gallery(model, builder)
+    gallery = Gallery(model, baseline, builder)
     for name in dict.fromkeys(FIGURE.value):
         kind, crowd = name.removesuffix("_crowd"), name.endswith("_crowd")
         draw = getattr(gallery, kind)

@@ -4,11 +4,19 @@ from absl import app, flags, logging
 
 import datasets
 import lavae_jax
+from lavae_jax.checkpoints import CheckpointError
 
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A run's folder, a checkpoint, or a name.")
 DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [that of the run].")
 MNIST_DIR = flags.DEFINE_string("mnist_dir", None, "A folder with MNIST's training files.")
 flags.mark_flag_as_required("checkpoint")
+
+
+def load(path: str) -> lavae_jax.Model | lavae_jax.Baseline:
+    try:
+        return lavae_jax.load(path)
+    except (OSError, CheckpointError) as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def open_model(
@@ -18,16 +26,16 @@ def open_model(
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
+    model = load(CHECKPOINT.value)
     try:
-        model = lavae_jax.load(CHECKPOINT.value)
         settings = model.run.dataset
         builder = datasets.make_builder(
             settings.name,
             data_dir=DATA_DIR.value or settings.data_dir or None,
             mnist_dir=MNIST_DIR.value or settings.mnist_dir or None,
-            **settings.overrides,
+            **datasets.parse_overrides(settings.overrides),
         )
         datasets.prepare(builder)
-    except (OSError, ValueError, datasets.BuildError) as error:
+    except (ValueError, datasets.BuildError) as error:
         raise SystemExit(f"error: {error}") from None
     return model, builder

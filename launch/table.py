@@ -44,10 +44,22 @@ def read(paths: list[str]) -> dict:
             result = json.loads(pathlib.Path(path).read_text())
             cells[result["kind"], result["dataset"].removesuffix("/default")].append(result)
             result["splits"]["test"]["neg_log_likelihood"]
+            result["seed"]
         except (OSError, ValueError, KeyError) as error:
             raise SystemExit(
                 f"error: {path} is not a result of launch/evaluate.py: {error!r}"
             ) from None
+    for (kind, dataset), results in cells.items():
+        for field in ("recipe", "overrides", "num_samples"):
+            values = sorted({str(r.get(field)) for r in results})
+            if len(values) > 1:
+                raise SystemExit(
+                    f"error: results of {kind} on {dataset} differ in {field} "
+                    f"({', '.join(values)}); a cell is for runs that differ in their seeds alone"
+                )
+        seeds = [r["seed"] for r in results]
+        if len(set(seeds)) < len(seeds):
+            raise SystemExit(f"error: {kind} on {dataset}: the same seed twice, of {seeds}")
     return cells
 
 

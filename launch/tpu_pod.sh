@@ -21,7 +21,10 @@ tpu scp "$archive" "$name":lavae_jax.tar.gz
 tpu ssh "$name" --command="
   set -e
   mkdir -p lavae_jax && tar -xzf lavae_jax.tar.gz -C lavae_jax && cd lavae_jax
-  [ -d .venv ] || python3 -m venv .venv
+  python=\$(command -v python3.13 || command -v python3.12 || command -v python3.11 || echo python3)
+  \$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo 'lavae_jax needs Python 3.11 or later on the TPU VM'; exit 1; }
+  [ -d .venv ] || \$python -m venv .venv
   .venv/bin/pip install -q -r requirements.txt 'jax[tpu]'
-  exec .venv/bin/python launch/train.py $(printf '%q ' "$@")
+  exec .venv/bin/python launch/train.py --distributed $(printf '%q ' "$@")
 "

@@ -5,9 +5,9 @@
     python launch/train.py --config=configs/mnist1k.py:tiny --config.num_train_steps=100
 
 The same command goes on where a run was stopped. Any field of the config can be set
-by --config.FIELD=VALUE. On several machines, start the program on each of them: on TPU
-pods and Slurm they find each other; elsewhere give --coordinator, --num_processes and
---process_id.
+by --config.FIELD=VALUE. On several machines, start the program on each of them: under
+Slurm they find each other, on a TPU pod with --distributed (launch/tpu_pod.sh does it);
+elsewhere give --coordinator, --num_processes and --process_id.
 """
 
 import os
@@ -19,11 +19,16 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from lavae_jax import checkpoints, run_files, training
+
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder [runs/<config>-<recipe>].")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "This process, from 0 on.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "One of several processes that find each other: TPU pods, Slurm."
+)
 flags.mark_flag_as_required("config")
 
 HEARTBEAT_SECONDS = 30  # a process that is silent for longer is taken for dead
@@ -45,12 +50,12 @@ def connect() -> None:
         )
     elif len(missing) < len(given):
         raise app.UsageError(f"{' and '.join(missing)} missing: several processes need all three")
-    elif _is_one_of_several():
+    elif DISTRIBUTED.value or _is_one_of_several():
         jax.distributed.initialize(**timeout)
 
 
 def _is_one_of_several() -> bool:
-    """Whether the environment is that of a TPU pod, Slurm, or a coordinator of JAX's."""
+    """Whether the environment says so: Slurm's, Kubernetes' on TPUs, or JAX's own."""
     environment = os.environ
     return (
         "JAX_COORDINATOR_ADDRESS" in environment
@@ -64,9 +69,6 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     connect()
-    # Only now: importing these asks for the devices.
-    from lavae_jax import checkpoints, run_files, training
-
     config = CONFIG.value
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
     command = shlex.join([os.path.basename(sys.executable), *sys.argv])

@@ -40,6 +40,7 @@ def load(path: str | pathlib.Path) -> "Model | Baseline":
     if not path.is_dir():
         names = ", ".join(sorted(p.name for p in SHIPPED.glob("*/"))) or "none yet"
         raise FileNotFoundError(f"{given} is neither a folder nor shipped weights ({names})")
+    path = path.resolve()
     is_checkpoint = (path / "meta.json").exists()
     workdir = path.parent.parent if is_checkpoint else path
     if not (workdir / "config.json").exists():
@@ -49,7 +50,9 @@ def load(path: str | pathlib.Path) -> "Model | Baseline":
     checkpoint = checkpoints.load(path) if is_checkpoint else checkpoints.load_newest(folder)
     if checkpoint is None:
         raise FileNotFoundError(f"{folder} holds no whole checkpoint")
-    return from_arrays(config, checkpoint.arrays)
+    model = from_arrays(config, checkpoint.arrays)
+    model.folder = workdir
+    return model
 
 
 def from_arrays(config: ConfigDict, arrays: dict[str, np.ndarray]) -> "Model | Baseline":
@@ -142,6 +145,7 @@ class _Trained:
     def __init__(self, config, variables: Variables, run: ConfigDict, batch_size: int = 64):
         self.config, self.variables, self.run = config, variables, run
         self.batch_size = batch_size
+        self.folder: pathlib.Path | None = None  # of the run that it was loaded from
 
     def log_likelihood(self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0):
         """The importance-weighted bound on log p(x) of binary images, [B]."""
@@ -289,9 +293,7 @@ def _decoded(config, variables, count, location, appearance, canvas):
 def _lavae_bound(config, variables, x, keys, num_samples, slots):
     keys = jax.random.wrap_key_data(keys)
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    log_w, parts = objective.log_weights_and_terms(
-        config, variables, x, h_loc, keys, num_samples, slots
-    )
+    log_w, parts = objective.log_weights(config, variables, x, h_loc, keys, num_samples, slots)
     means = {name: value.mean(0) for name, value in parts._asdict().items()}
     return {"log_likelihood": objective.log_mean_exp(log_w), "terms": means}
 
@@ -302,7 +304,7 @@ def _reconstructed(config, variables, x):
 
 def _baseline_bound(config, variables, x, keys, num_samples):
     keys = jax.random.wrap_key_data(keys)
-    log_w, parts = vae.log_weights_and_terms(config, variables, x, keys, num_samples)
+    log_w, parts = vae.log_weights(config, variables, x, keys, num_samples)
     means = {name: value.mean(0) for name, value in parts.items()}
     return {"log_likelihood": objective.log_mean_exp(log_w), "terms": means}
 

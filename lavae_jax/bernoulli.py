@@ -32,9 +32,13 @@ def log_prob(x: jax.Array, intensity: jax.Array) -> jax.Array:
 
 
 def _lit_and_dark(intensity):
-    """p and 1 - p, each with all its digits. λ below 0 is noise of a Fourier transform."""
+    """p and 1 - p, each with all its digits.
+
+    λ below 0 is noise of a Fourier transform: its value is 0, its slope that of λ = 0.
+    """
     saturated = intensity > 1 - DELTA
-    below = jnp.where(saturated | (intensity < 0), 0.0, intensity)
+    noise = jnp.minimum(jax.lax.stop_gradient(intensity), 0)
+    below = jnp.where(saturated, 0.0, intensity - noise)
     above = jnp.where(saturated, intensity, 1.0)
     dark = (1 - EPSILON) * jnp.where(saturated, DELTA**2 / (above - 1 + 2 * DELTA), 1 - below)
     lit = jnp.where(saturated, 1 - dark, EPSILON + (1 - EPSILON) * below)

@@ -1,7 +1,4 @@
-"""The numbers that a trained model is judged by.
-
-Everything here is numpy on arrays that a model gave; nothing is trained on it.
-"""
+"""The numbers that a trained model is judged by: numpy on what the model gave."""
 
 import itertools
 import math
@@ -205,7 +202,7 @@ def _farthest(scene: Scene, size: int) -> np.ndarray:
     return np.array(places)
 
 
-def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, float]:
+def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, Any]:
     """Each object but the first is looked for at its place, before and after the edit."""
     moved, changed, lost, total = [], [], 0, 0
     spread = np.asarray(before.appearance)[np.asarray(before.present)].std(0).mean()
@@ -226,9 +223,9 @@ def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, fl
     return {
         "objects": total,
         "lost": lost / max(total, 1),
-        "location_change_pixels": float(np.mean(moved)) if moved else float("nan"),
-        "location_unchanged": float(np.mean(np.array(moved) == 0)) if moved else float("nan"),
-        "appearance_change_in_spreads": float(np.mean(changed)) if changed else float("nan"),
+        "location_change_pixels": float(np.mean(moved)) if moved else None,
+        "location_unchanged": float(np.mean(np.array(moved) == 0)) if moved else None,
+        "appearance_change_in_spreads": float(np.mean(changed)) if changed else None,
     }
 
 

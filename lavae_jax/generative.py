@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, locations, model, packing, placement
+from lavae_jax import bernoulli, locations, model, placement
 from lavae_jax.locations import Locations
 from lavae_jax.model import ModelConfig, Variables
 from lavae_jax.packing import Objects
@@ -62,7 +62,6 @@ class PriorSample(NamedTuple):
     count: jax.Array  # [B]
     index: jax.Array  # [B, S]: the pixel of each object
     z_app: jax.Array  # [B, S, L]
-    image: jax.Array  # [B, H, W, C]: pixel means
 
 
 def sample_prior(
@@ -73,7 +72,7 @@ def sample_prior(
     canvas: tuple[int, int],
     count_logits: jax.Array | None = None,
 ) -> PriorSample:
-    """Ancestral samples. `count_logits` [M + 1] takes the place of the learned p(n)."""
+    """Samples of n, z_loc and z_app. `count_logits` [M + 1] replaces the learned p(n)."""
     count_key, location_key, appearance_key = jax.random.split(key, 3)
     logits = variables.params["count"] if count_logits is None else count_logits
     slots, pixels = config.max_objects, canvas[0] * canvas[1]
@@ -81,7 +80,4 @@ def sample_prior(
     location_keys = jax.random.split(location_key, num_images)
     where = locations.sample(location_keys, jnp.zeros((num_images, pixels)), slots)
     z_app = jax.random.normal(appearance_key, (num_images, slots, config.latent_size))
-    objects = packing.pack(count, num_images * slots)
-    sprites, _ = decode(config, variables, objects.gather(z_app), objects, train=False)
-    image = bernoulli.pixel_means(intensity(sprites, where, objects, num_images, canvas))
-    return PriorSample(count, where.index, z_app, image)
+    return PriorSample(count, where.index, z_app)

@@ -67,14 +67,6 @@ def sample_with_noise(
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), drawn)
 
 
-def log_q(logits: jax.Array, index: jax.Array) -> jax.Array:
-    """log q [B, S] of given locations [B, S] in the order in which they were drawn."""
-    drawn = jax.nn.one_hot(index, logits.shape[-1], dtype=bool)  # [B, S, D]
-    before = jnp.cumsum(drawn, axis=1) - drawn > 0
-    log_b = jax.nn.log_softmax(jnp.where(before, TAKEN, logits[:, None]))
-    return jnp.take_along_axis(log_b, index[..., None], axis=-1)[..., 0]
-
-
 def log_prior(num_pixels: int, num_slots: int) -> jax.Array:
     """log p [S] of each location given the earlier ones: -log(D - i + 1), i = 1..S."""
     return -jnp.log(num_pixels - jnp.arange(num_slots, dtype=float))

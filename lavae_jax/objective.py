@@ -161,12 +161,7 @@ def elbo(
 # --- the importance-weighted bound -------------------------------------------
 
 
-def log_weights(*arguments, **kwargs) -> jax.Array:
-    """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x): [K, B]."""
-    return log_weights_and_terms(*arguments, **kwargs)[0]
-
-
-def log_weights_and_terms(
+def log_weights(
     config: ModelConfig,
     variables: Variables,
     x: jax.Array,
@@ -175,9 +170,9 @@ def log_weights_and_terms(
     num_samples: int,
     num_slots: int | None = None,
 ) -> tuple[jax.Array, Terms]:
-    """Log weights and the ELBO's parts of each sample, [K, B] each.
+    """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x), and the ELBO's parts of each.
 
-    `num_slots` (M if not given) must be no less than the largest count.
+    All are [K, B]. `num_slots` (M if not given) must be no less than the largest count.
     """
 
     def repeat(a):

@@ -1,5 +1,6 @@
 """The files of a run: what it was, how it went, and where it can be taken up again."""
 
+import contextlib
 import importlib.metadata
 import json
 import pathlib
@@ -33,28 +34,29 @@ class RunFiles:
         self.workdir = workdir
         self.checkpoints = workdir / "checkpoints"
 
-    def claim(self, config: ConfigDict) -> None:
-        """Notes what the run is, or refuses if the folder belongs to another one."""
-        self.workdir.mkdir(parents=True, exist_ok=True)
+    def check(self, config: ConfigDict) -> None:
+        """Refuses if the folder belongs to a run with another config."""
         path = self.workdir / "config.json"
-        ours = json.loads(json.dumps(config.to_dict()))
         if path.exists():
-            theirs = json.loads(path.read_text())
-            difference = _difference(theirs, ours)
+            difference = _difference(json.loads(path.read_text()), _plain(config))
             if difference:
                 raise ConfigMismatch(
                     f"{self.workdir} holds a run with another config:\n"
                     + "\n".join(f"  {line}" for line in difference)
                     + "\nChoose another --workdir, or the config of that run."
                 )
-        _write(path, json.dumps(ours, indent=1))
+
+    def claim(self, config: ConfigDict) -> None:
+        """Notes what the run is."""
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        _write(self.workdir / "config.json", json.dumps(_plain(config), indent=1))
         _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
 
     def open(self, step: int) -> None:
         """Starts or goes on writing metrics; what was written after `step` is dropped."""
         path = self.workdir / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        _write(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
+        earlier = [r for r in read_metrics(path) if r["step"] <= step] if path.exists() else []
+        _write(path, "".join(json.dumps(record) + "\n" for record in earlier))
         self._metrics = path.open("a", buffering=1)
         self._events = tensorboardX.SummaryWriter(str(self.workdir / "events"), purge_step=step + 1)
 
@@ -75,11 +77,13 @@ class RunFiles:
         print(text, flush=True)
 
 
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # cut off by a crash
+def read_metrics(path: pathlib.Path) -> list[dict]:
+    """The lines of metrics.jsonl, without one that a crash cut off."""
+    records = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 def _write(path: pathlib.Path, text: str) -> None:
@@ -87,6 +91,11 @@ def _write(path: pathlib.Path, text: str) -> None:
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+def _plain(config: ConfigDict) -> dict:
+    """The config as JSON gives it back."""
+    return json.loads(json.dumps(config.to_dict()))
 
 
 def _difference(theirs: dict, ours: dict) -> list[str]:

@@ -164,7 +164,7 @@ def open_data(config: ConfigDict) -> Data:
             settings.name,
             data_dir=settings.data_dir or None,
             mnist_dir=settings.mnist_dir or None,
-            **settings.overrides,
+            **datasets.parse_overrides(settings.overrides),
         )
         datasets.prepare(builder)
     except (ValueError, datasets.BuildError) as error:
@@ -221,9 +221,14 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     writes = jax.process_index() == 0
     files = RunFiles(pathlib.Path(workdir)) if writes else None
     if writes:
-        files.claim(config)
+        files.check(config)
+    try:
+        task = tasks.make(config)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
     data = open_data(config)
-    task = tasks.make(config)
+    if writes:
+        files.claim(config)
     key = jax.random.key(config.seed)
     init_key, train_key, eval_key = jax.random.split(key, 3)
 
@@ -272,7 +277,7 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
             for step in range(start + 1, config.num_train_steps + 1):
                 last = step == config.num_train_steps
                 due = {
-                    name: last or step % config[f"{name}_every_steps"] == 0
+                    name: _is_due(step, last, config[f"{name}_every_steps"])
                     for name in ("log", "eval", "checkpoint")
                 }
                 asked = request.signal is not None
@@ -285,7 +290,7 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
                 unsettled = step, metrics
                 # One process sees its own signal at once; several agree by way of a step.
                 stopping = request.signal is not None and share.process_count == 1
-                if any(due.values()) or stopping or share.process_count > 1:
+                if any(due.values()) or last or stopping or share.process_count > 1:
                     values = settle()
                     stopping = stopping or bool(values["stop"])
                 if due["eval"]:
@@ -295,11 +300,13 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
                         files.write(step, {f"held_out_{k}": v for k, v in held_out.items()})
                     clock.pause(step)
                 if due["log"] and writes:
-                    rate = {"images_per_second": clock.images_per_second()}
-                    files.write(step, {**values, **rate})
+                    rate = clock.images_per_second()
+                    files.write(step, {**values, **({"images_per_second": rate} if rate else {})})
                     files.say(_progress(config, step, values, held_out, clock))
-                if due["checkpoint"] or stopping:
+                if due["checkpoint"] or last or stopping:
                     save(step, evaluated=due["eval"])
+                if step == task.warmup_steps:
+                    clock.forget()  # the next step is another program, and a faster one
                 if stopping and not last:
                     if writes:
                         files.say(f"stopped after step {step:,}; to go on:\n  {command}")
@@ -310,6 +317,11 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     if writes:
         files.say(f"finished after step {config.num_train_steps:,}: {workdir}")
     return 0
+
+
+def _is_due(step: int, last: bool, every: int) -> bool:
+    """Every so many steps and at the end; never if `every` is 0."""
+    return every > 0 and (last or step % every == 0)
 
 
 def _take_up(files, state, key, batches) -> tuple[TrainState, int]:
@@ -400,7 +412,7 @@ class _Clock:
 
     def tick(self, step: int) -> None:
         now = time.perf_counter()
-        if self._last_time is not None:  # the first tick ends compilation
+        if self._last_time is not None:  # otherwise the step was compiled
             self._steps += step - self._last_step
             self._seconds += now - self._last_time
         self._last_step, self._last_time = step, now
@@ -408,11 +420,16 @@ class _Clock:
     def pause(self, step: int) -> None:
         self._last_step, self._last_time = step, time.perf_counter()
 
+    def forget(self) -> None:
+        """Starts anew, as at the beginning."""
+        self._last_time, self._steps, self._seconds = None, 0, 0.0
+
     def seconds_a_step(self) -> float:
         return self._seconds / max(self._steps, 1)
 
-    def images_per_second(self) -> float:
-        return self._batch_size / self.seconds_a_step() if self._steps else float("nan")
+    def images_per_second(self) -> float | None:
+        """None as long as there is nothing to tell it from."""
+        return self._batch_size / self.seconds_a_step() if self._steps else None
 
     def left(self, step: int) -> float:
         return (self._end - step) * self.seconds_a_step()
@@ -448,7 +465,8 @@ def _progress(config, step, values, held_out, clock) -> str:
         parts.append(f"overflow {values['overflow']:.3f}")
     if "count_accuracy" in held_out:
         parts.append(f"held-out count {held_out['count_accuracy']:.1%}")
+    if rate := clock.images_per_second():
+        parts.append(f"{rate:.0f} images/s  {duration(clock.left(step))} left")
     return (
-        f"step {step:,}/{config.num_train_steps:,}  loss {values['loss']:.2f}  {'  '.join(parts)}  "
-        f"{clock.images_per_second():.0f} images/s  {duration(clock.left(step))} left"
+        f"step {step:,}/{config.num_train_steps:,}  loss {values['loss']:.2f}  {'  '.join(parts)}"
     )

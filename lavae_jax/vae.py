@@ -97,15 +97,10 @@ def elbo(
     return Terms(log_likelihood, gaussian.kl_to_standard(q).sum(-1)), variables
 
 
-def log_weights(*arguments) -> jax.Array:
-    """log p(x, z) - log q(z | x) of samples z ~ q(z | x): [K, B]."""
-    return log_weights_and_terms(*arguments)[0]
-
-
-def log_weights_and_terms(
+def log_weights(
     config: VaeConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, num_samples: int
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Log weights and their two parts for each sample, [K, B] each."""
+    """log p(x, z) - log q(z | x) of samples z ~ q(z | x), and its two parts, [K, B] each."""
     q, _ = _encode(config, variables, x)
     shape = (num_samples, *q.mean.shape[1:])
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)

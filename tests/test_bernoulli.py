@@ -44,7 +44,9 @@ def test_the_gradient_is_alive_where_it_matters():
     np.testing.assert_allclose(dark[-2:], -1 / (INTENSITY[-2:] - 1), rtol=1e-3)  # overlap
 
 
-def test_noise_below_zero_is_black():
+def test_noise_below_zero_is_black_and_pulls_as_black_does():
+    slope = jax.grad(bernoulli.log_prob, argnums=1)
+    assert slope(1.0, -1e-8) == slope(1.0, 0.0) > 1e5
     assert np.isfinite(bernoulli.log_prob(1.0, jnp.array(-1e-5)))
     np.testing.assert_allclose(bernoulli.log_prob(0.0, jnp.array(-1e-5)), -1e-6, rtol=0.1)
 

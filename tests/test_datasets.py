@@ -136,6 +136,8 @@ def test_scenes_of_other_sizes_can_be_made(tmp_path):
         ("multi_mnist/1k", {"canvas": 0}, "canvas=0 is out of range"),
         ("multi_mnist/1k", {"min_count": 4}, "min_count=4 is above max_count=3"),
         ("multi_mnist/1k", {"crowd": 17}, "at most 16"),
+        ("multi_mnist/1k", {"num_crowd": 0}, "num_crowd=0 is out of range"),
+        ("multi_mnist/1k", {"pool": 15}, "pool=15"),
     ],
 )
 def test_a_data_set_that_cannot_be_is_refused(dataset, overrides, message):
@@ -208,14 +210,14 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
     (tmp_path / "file").write_text("")
     result = launch("build_data.py", f"--data_dir={tmp_path}/file/data")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(f"cannot make {tmp_path}/file/data")
+    assert result.stderr.splitlines()[-1].startswith(f"cannot write to {tmp_path}/file/data")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--dataset=nothing"], "no data set is called 'nothing'"),
-        (["--set=canvas=big"], "--set wants field=number, not canvas=big"),
+        (["--set=canvas=big"], "field=number, not canvas=big"),
         (["word"], "unexpected argument 'word'"),
         (["--mnist_dir=/nowhere"], "/nowhere: the folder does not exist"),
     ],

@@ -43,6 +43,9 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_devices(launch, run,
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4)
         assert ours["disentanglement"].keys() == {"scenes", "move", "appearance"}
 
+    twice = launch("table.py", str(tmp_path / "one.json"), str(tmp_path / "four.json"))
+    assert "the same seed twice" in twice.stderr
+    (tmp_path / "four.json").write_text(json.dumps({**four, "seed": 1}))
     table = launch("table.py", str(tmp_path / "one.json"), str(tmp_path / "four.json"))
     assert table.returncode == 0, table.stderr
     row = next(line for line in table.stdout.splitlines() if "1k" in line and "LAVAE" in line)
@@ -103,10 +106,13 @@ def test_every_figure_is_written_with_the_size_promised(launch, run, tmp_path):
 
 
 def test_a_figure_can_be_chosen(launch, run, tmp_path):
-    flags = ["--figure=swap", "--rows=2", "--inches=0.3"]
+    flags = ["--figure=swap,prior_samples", "--rows=2", "--inches=0.3"]
     result = launch("figures.py", f"--checkpoint={run}", f"--output={tmp_path}", *flags)
     assert result.returncode == 0, result.stderr
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["swap.pdf", "swap.png"]
+    assert {p.name for p in tmp_path.glob("*.png")} == {"swap.png", "prior_samples.png"}
+    wrong = launch("figures.py", f"--checkpoint={run}", "--figure=swop")
+    assert wrong.returncode == 1
+    assert "there are only reconstruction" in wrong.stderr
 
 
 def test_the_code_in_readme_runs(run, tmp_path, monkeypatch, data_dir):

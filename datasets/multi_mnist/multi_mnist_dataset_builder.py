@@ -16,6 +16,10 @@ class MultiMnistConfig(scenes.SceneConfig):
     patch: int = 15
     pool: int
 
+    def validate(self) -> None:
+        super().validate()
+        digits.pool_fingerprints(self.pool)
+
 
 class Builder(scenes.SceneBuilder):
     """See README.md in this folder for the features and the digits' sources."""
