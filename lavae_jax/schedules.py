@@ -12,12 +12,17 @@ def temperature(config: ConfigDict) -> optax.Schedule:
 
 def auxiliary_weight(config: ConfigDict) -> optax.Schedule:
     """Full during warm-up, then linearly to 0."""
-    return optax.linear_schedule(config.auxiliary_weight, 0.0, config.anneal_steps, config.steps)
+    return _after_warmup(config, config.auxiliary_weight, 0.0)
 
 
 def force_one(config: ConfigDict) -> optax.Schedule:
     """The probability that n is forced to 1: 1 during warm-up, then linearly to its end."""
-    return optax.linear_schedule(1.0, config.force_one_end, config.anneal_steps, config.steps)
+    return _after_warmup(config, 1.0, config.force_one_end)
+
+
+def _after_warmup(config: ConfigDict, start: float, end: float) -> optax.Schedule:
+    """Constant during warm-up, then linear; optax takes 0 steps for never."""
+    return optax.linear_schedule(start, end, max(config.anneal_steps, 1), config.steps)
 
 
 def beta(config: ConfigDict) -> optax.Schedule:

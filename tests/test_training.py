@@ -111,8 +111,10 @@ def test_durations_read_well():
 def arguments(data_dir, tmp_path):
     """Flags of a short run in a folder of its own."""
 
-    def make(name="mnist1k", steps=4, workdir="run", **fields):
+    def make(name="mnist1k", steps=4, workdir="run", warmup=False, **fields):
+        without = {} if warmup else {"warmup.steps": 0, "warmup.anneal_steps": 0}
         defaults = {
+            **without,
             "dataset.data_dir": data_dir,
             "num_train_steps": steps,
             "log_every_steps": 1,
@@ -153,7 +155,8 @@ def test_the_tiny_data_set_is_the_one_that_tests_build():
 @pytest.mark.parametrize("name", ["mnist1k", "dsprites", "baseline_mnist1k"])
 def test_a_run_trains_evaluates_and_leaves_its_files(name, arguments, launch, tmp_path):
     slow_beta = {"beta.steps": 1_000_000} if name.startswith("baseline") else {}
-    result = launch(*arguments(name, steps=12, eval_every_steps=6, **slow_beta))
+    fields = {"eval_every_steps": 6, **slow_beta}
+    result = launch(*arguments(name, steps=12, warmup=True, **fields))
     assert result.returncode == 0, result.stderr
     run = tmp_path / "run"
     losses = metrics(run)
@@ -218,7 +221,7 @@ def processes_of(start, arguments, **environment):
 
 
 def test_devices_and_processes_make_no_difference(arguments, launch, start, tmp_path):
-    room = {"budget.slots": 10, "budget.places": 10.0}
+    room = {"budget.slots": 10, "budget.places": 10.0, "warmup": True}
     assert launch(*arguments(steps=3, workdir="one", **room)).returncode == 0
     four = launch(*arguments(steps=3, workdir="four", **room), JAX_NUM_CPU_DEVICES="4")
     assert four.returncode == 0, four.stderr
