@@ -266,7 +266,7 @@ def _most_probable(config, variables, x):
     where = Locations(index, None, jnp.zeros(index.shape))
     objects = packing.pack(count, config.max_objects * len(x))
     q_app, _ = inference.appearance(config, variables, x, where, objects, train=False)
-    return _scene(count, index, _by_slot(q_app.mean, objects, *index.shape), x.shape[1:3])
+    return _scene(count, index, objects.scatter(q_app.mean, *index.shape), x.shape[1:3])
 
 
 def _sampled(config, variables, x, keys):
@@ -276,7 +276,7 @@ def _sampled(config, variables, x, keys):
     budget = objective.Budget.for_everything(config, len(x))
     drawn, _ = objective.sample_posterior(config, variables, x, h_loc, count, keys, budget)
     index = drawn.where.index
-    return _scene(count, index, _by_slot(drawn.z_app, drawn.objects, *index.shape), x.shape[1:3])
+    return _scene(count, index, drawn.objects.scatter(drawn.z_app, *index.shape), x.shape[1:3])
 
 
 def _decoded(config, variables, count, location, appearance, canvas):
@@ -287,7 +287,7 @@ def _decoded(config, variables, count, location, appearance, canvas):
     z_app = objects.gather(appearance)
     sprites, _ = generative.decode(config, variables, z_app, objects, train=False)
     intensity = generative.intensity(sprites, where, objects, size, canvas)
-    return _by_slot(sprites, objects, size, slots), bernoulli.pixel_means(intensity)
+    return objects.scatter(sprites, size, slots), bernoulli.pixel_means(intensity)
 
 
 def _lavae_bound(config, variables, x, keys, num_samples, slots):
@@ -321,12 +321,6 @@ def _scene(count, index, z_app, canvas) -> Scene:
         jnp.where(present, z_app, 0),
         tuple(canvas),
     )
-
-
-def _by_slot(values, objects: packing.Objects, num_images: int, slots: int):
-    """[P, ...] -> [B, S, ...], 0 where there is no object."""
-    empty = jnp.zeros((num_images, slots, *values.shape[1:]), values.dtype)
-    return empty.at[objects.image, objects.slot].add(objects.mask(values))
 
 
 def _round_up(count: int, most: int) -> int:

@@ -22,6 +22,11 @@ class Objects(NamedTuple):
         """[B, S, ...] -> [P, ...]."""
         return values[self.image, self.slot]
 
+    def scatter(self, values: jax.Array, num_images: int, num_slots: int) -> jax.Array:
+        """[P, ...] -> [B, S, ...], the inverse of `gather`; 0 where there is no object."""
+        empty = jnp.zeros((num_images, num_slots, *values.shape[1:]), values.dtype)
+        return empty.at[self.image, self.slot].add(self.mask(values))
+
     def sum_by_image(self, values: jax.Array, num_images: int) -> jax.Array:
         """Sums [P, ...] over the objects of each image: [B, ...]."""
         return jax.ops.segment_sum(self.mask(values), self.image, num_images)

@@ -140,11 +140,10 @@ def _lavae(config: ConfigDict) -> Task:
         """One hard sample of the posterior, the same at every call."""
         keys = jax.random.split(jax.random.key(0), len(x))
         out, _ = objective.elbo(settings, lavae(*variables), x, keys)
-        drawn, sprites = out.posterior, out.posterior.sprites
-        shape = (len(x), settings.max_objects, *sprites.shape[1:])
-        by_slot = jnp.zeros(shape).at[drawn.objects.image, drawn.objects.slot].add(sprites)
+        drawn = out.posterior
+        sprites = drawn.objects.scatter(drawn.sprites, len(x), settings.max_objects)
         means = bernoulli.pixel_means(drawn.intensity)
-        return Explanation(means, drawn.count, drawn.where.index, by_slot)
+        return Explanation(means, drawn.count, drawn.where.index, sprites)
 
     return Task(
         init,
