@@ -54,25 +54,39 @@ def _few_steps(config: ConfigDict) -> None:
 
 
 def lavae(
-    name: str, recipe: str, *, dataset: str, location_learning_rate: float, **model
+    name: str,
+    recipe: str,
+    *,
+    dataset: str,
+    location_learning_rate: float,
+    decoder_width: int = 256,
+    appearance_steps: int = 41_400,
+    **model,
 ) -> ConfigDict:
-    """LAVAE on a data set; `model` says what differs from multi-MNIST."""
+    """LAVAE on a data set.
+
+    `model` says what differs from multi-MNIST, `decoder_width` and `appearance_steps` what
+    differs in the `cpu` recipe.
+    """
     config = _base(name, recipe, dataset)
     channels = model.get("channels", 1)
     networks, auxiliary = {}, AuxiliaryConfig(channels=channels)
     if recipe != "paper":
         networks = {
             "location": LocationConfig(width=24, head_width=24, space_to_depth=4),
-            "appearance": AppearanceConfig(kind="window", form="windows"),
-            "decoder": DecoderConfig(kind="dense"),
+            "appearance": AppearanceConfig(
+                kind="window", form="windows", window=model.get("sprite_size", 17) + 4
+            ),
+            "decoder": DecoderConfig(kind="dense", hidden=(decoder_width,) * 2),
         }
-        auxiliary = AuxiliaryConfig(channels=channels, width=24)
+        auxiliary = AuxiliaryConfig(channels=channels, space_to_depth=6)
     config.kind = "lavae"
     config.model = ConfigDict(dataclasses.asdict(ModelConfig(**model, **networks)))
     config.auxiliary = ConfigDict(dataclasses.asdict(auxiliary))
     config.optimizer = ConfigDict(
         {
             "learning_rate": 1e-3,  # App. B
+            "decay_steps": 0,  # to 0 along half a cosine; 0 for constant
             "location_learning_rate": location_learning_rate,  # App. B
             "location_decay_rate": 0.01,  # App. B: by a factor of 100 ...
             "location_decay_steps": 100_000,  # ... in 100k steps
@@ -81,6 +95,7 @@ def lavae(
     config.temperature = ConfigDict({"start": 0.5, "end": 0.02, "steps": 100_000})  # App. B
     config.warmup = ConfigDict(
         {
+            "kind": "joint",
             "steps": 30_000,  # App. B
             "anneal_steps": 30_000,  # App. B
             "auxiliary_weight": 1.0,
@@ -93,10 +108,8 @@ def lavae(
     config.budget = ConfigDict({"slots": config.model.max_objects, "places": 3.0})
     if recipe in ("cpu", "tiny"):
         config.budget.update(slots=4, places=2.5)
-        config.num_train_steps = 20_000
-        config.optimizer.location_decay_steps = 20_000
-        config.temperature.steps = 20_000
-        config.warmup.update(steps=2_000, anneal_steps=2_000)
+    if recipe == "cpu":
+        _phases(config, appearance_steps)
     if recipe == "tiny":
         _few_steps(config)
         config.model.location.update(width=8, head_width=8, blocks=2)
@@ -108,17 +121,38 @@ def lavae(
     return config
 
 
+def _phases(config: ConfigDict, appearance_steps: int) -> None:
+    """The schedule for 2 cores: where objects are, then what they look like."""
+    config.batch_size = 32
+    # Objects' centres are at least sprite_size - 2 pixels apart.
+    config.model.update(peak_radius=config.model.sprite_size // 2 - 2, support="peaks")
+    auxiliary = {"steps": 1_200, "learning_rate": 6e-3}
+    peaks = {
+        "steps": 2_400,
+        "learning_rate": 6e-3,  # falls to 0 along half a cosine
+        "threshold": 1.0,  # of the mean KL map, in nats
+        "shifts": 3,  # in each direction
+        "weight": 20.0,
+    }
+    config.warmup = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
+    config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
+    config.optimizer = ConfigDict({"learning_rate": 1e-2, "decay_steps": appearance_steps})
+    del config.temperature
+
+
 def baseline(name: str, recipe: str, *, dataset: str, channels: int = 1) -> ConfigDict:
     """The fully convolutional β-VAE."""
     config = _base(name, recipe, dataset)
     config.kind = "baseline"
     config.model = ConfigDict(dataclasses.asdict(BaselineConfig(channels=channels)))
-    config.optimizer = ConfigDict({"learning_rate": 1e-3})
+    config.optimizer = ConfigDict({"learning_rate": 1e-3, "decay_steps": 0})
     config.beta = ConfigDict({"start": 0.0, "end": 1.0, "steps": 100_000})  # App. B
     if recipe in ("cpu", "tiny"):
-        config.model.width = 24
-        config.num_train_steps = 20_000
-        config.beta.steps = 10_000
+        config.model.update(width=32, space_to_depth=4)
+        config.batch_size = 32
+        config.num_train_steps = 8_000
+        config.beta.steps = 4_000
+        config.optimizer.update(learning_rate=3e-3, decay_steps=8_000)
     if recipe == "tiny":
         _few_steps(config)
         config.model.width = 8

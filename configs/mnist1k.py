@@ -1,12 +1,12 @@
 """LAVAE on multi-MNIST-1k.
 
     python launch/train.py --config=configs/mnist1k.py        # the paper's own setting
-    python launch/train.py --config=configs/mnist1k.py:cpu    # for 2 cores
+    python launch/train.py --config=configs/mnist1k.py:cpu    # half an hour on 2 cores
     python launch/train.py --config=configs/mnist1k.py:tiny   # under 3 minutes, for tests
 
 Reproduces the first column of Table 1 (-log p(x) <= 42.2 ± 1.1, count accuracy at
-least 99.9 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. `cpu`
-is being made good; its time and result are to be measured.
+least 99.9 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. README
+says what `cpu` gives, and in what time.
 """
 
 from configs import common

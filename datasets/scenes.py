@@ -235,6 +235,17 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """The sprites; without a download manager, nothing is downloaded."""
         raise NotImplementedError
 
+    def draw(self, num_scenes: int, seed: int, counts: tuple[int, int] | None = None) -> Scenes:
+        """Scenes that are in no split, at once and without building the data set.
+
+        `counts` are the fewest and the most objects, as in `train` if not given.
+        """
+        config = self.builder_config
+        counts = counts or (config.min_count, config.max_count)
+        bits = stream(self.name, config.seed, "draw", seed)
+        most = max(config.max_objects, counts[1])
+        return compose(bits, self.make_bank(), num_scenes, counts, config.canvas, most)
+
     def _info(self) -> tfds.core.DatasetInfo:
         config = self.builder_config
         config.validate()

@@ -2,6 +2,7 @@
 
     python launch/evaluate.py --checkpoint=runs/mnist1k-cpu
     python launch/evaluate.py --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
+    python launch/evaluate.py --checkpoint=mnist1k --support=pixels    # shipped weights
 
 Prints the importance-weighted bound on -log p(x) beside the entropy of the data, count
 accuracy, how far inferred centres are from the true ones, foreground ARI, and how far
@@ -9,6 +10,7 @@ objects are disentangled; writes all of it, with the confusion matrix of counts,
 --output.
 """
 
+import dataclasses
 import json
 import pathlib
 import time
@@ -25,6 +27,9 @@ from lavae_jax import evaluation, input_pipeline
 SPLIT = flags.DEFINE_list("split", ["test", "test_7"], "Splits, separated by commas.")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
+SUPPORT = flags.DEFINE_enum(
+    "support", None, ["pixels", "peaks"], "Where q(z_loc) samples [as in training]."
+)
 OUTPUT = flags.DEFINE_string("output", "results.json", "The file to write.")
 
 
@@ -104,6 +109,10 @@ def describe(name: str, scores: dict) -> str:
 
 def main(argv):
     model, builder = model_flags.open_model(argv)
+    if SUPPORT.value:
+        if not isinstance(model, lavae_jax.Model):
+            raise app.UsageError("--support is for LAVAE")
+        model.config = dataclasses.replace(model.config, support=SUPPORT.value)
     unknown = [name for name in SPLIT.value if name not in builder.info.splits]
     if unknown:
         splits = ", ".join(builder.info.splits)
@@ -123,6 +132,7 @@ def main(argv):
         "overrides": model.run.dataset.overrides,
         "seed": model.run.seed,
         "num_samples": NUM_SAMPLES.value,
+        "support": getattr(model.config, "support", None),
         "splits": {},
     }
     for name in SPLIT.value:

@@ -5,7 +5,8 @@
 
 Takes files that launch/evaluate.py wrote. Runs of the same model on the same data set
 with different seeds are one cell: mean ± standard deviation over seeds. A seed succeeds
-if its count accuracy reaches the paper's on every split.
+if its count accuracy reaches the paper's on `test`, and 99 % on the crowded split, for
+which the paper gives no figure.
 """
 
 import json
@@ -33,6 +34,7 @@ PAPER = {
     ("baseline", "multi_mnist/10k"): (64.6, 0.8, None),
     ("baseline", "multi_dsprites"): (45.8, 0.7, None),
 }
+CROWD_ACCURACY = 0.99
 COLUMNS = ["data set", "model", "-log p(x) <=", "paper", "n acc. (0-3 / 7)", "paper", "seeds"]
 
 
@@ -50,7 +52,7 @@ def read(paths: list[str]) -> dict:
                 f"error: {path} is not a result of launch/evaluate.py: {error!r}"
             ) from None
     for (kind, dataset), results in cells.items():
-        for field in ("recipe", "overrides", "num_samples"):
+        for field in ("recipe", "overrides", "num_samples", "support"):
             values = sorted({str(r.get(field)) for r in results})
             if len(values) > 1:
                 raise SystemExit(
@@ -92,7 +94,11 @@ def rows(cells: dict) -> list[list[str]]:
                 by_split = accuracies(results)
                 row[4] = " / ".join(f"{np.mean(values):.2%}" for values in by_split.values())
                 good = sum(
-                    all(s["count_accuracy"] >= paper_accuracy for s in r["splits"].values())
+                    all(
+                        scores["count_accuracy"]
+                        >= (paper_accuracy if name == "test" else CROWD_ACCURACY)
+                        for name, scores in r["splits"].items()
+                    )
                     for r in results
                 )
                 row[6] = f"{good} of {len(results)}" if results else ""

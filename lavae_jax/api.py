@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from lavae_jax import (
     bernoulli,
     checkpoints,
-    counting,
     generative,
     inference,
     objective,
@@ -56,18 +55,31 @@ def load(path: str | pathlib.Path) -> "Model | Baseline":
 
 
 def from_arrays(config: ConfigDict, arrays: dict[str, np.ndarray]) -> "Model | Baseline":
-    """A model out of a run's config and the arrays of a checkpoint."""
+    """A model out of a run's config and the arrays of a checkpoint, of whatever precision."""
     shapes = jax.eval_shape(lambda: tasks.make(config).init(jax.random.key(0)))
-    part = "lavae." if config.kind == "lavae" else ""
     trees = []
-    for kind, tree in (("params", shapes.params), ("batch_stats", shapes.batch_stats)):
-        prefix = f"state.{kind}.{part}"
-        ours = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        trees.append(checkpoints.unflatten(ours, tree["lavae"] if part else tree))
+    for prefix, tree in zip(_prefixes(config), shapes, strict=True):
+        ours = {
+            name.removeprefix(prefix): array.astype(np.float32)
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+        trees.append(checkpoints.unflatten(ours, tree.get("lavae", tree)))
     variables = Variables(*trees)
     if config.kind == "lavae":
         return Model(tasks.model_config(config.model), variables, config)
     return Baseline(vae.BaselineConfig(**config.model), variables, config)
+
+
+def is_part_of_model(config: ConfigDict, name: str) -> bool:
+    """Whether an array of a checkpoint is needed to use the model."""
+    return name.startswith(_prefixes(config))
+
+
+def _prefixes(config: ConfigDict) -> tuple[str, str]:
+    """How the names of parameters and of batch statistics begin in a checkpoint."""
+    part = "lavae." if config.kind == "lavae" else ""
+    return f"state.params.{part}", f"state.batch_stats.{part}"
 
 
 # --- inputs ------------------------------------------------------------------
@@ -258,11 +270,7 @@ class Baseline(_Trained):
 
 def _most_probable(config, variables, x):
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    threshold = config.threshold * config.gamma_for(x.shape[1:3])
-    peaks = counting.peaks(h_loc, threshold, config.peak_radius)
-    height = jnp.where(peaks, h_loc, -jnp.inf).reshape(len(x), -1)
-    index = jax.lax.top_k(height, config.max_objects)[1]
-    count = inference.infer_count(config, h_loc)
+    index, count = inference.peak_locations(config, h_loc, config.max_objects)
     where = Locations(index, None, jnp.zeros(index.shape))
     objects = packing.pack(count, config.max_objects * len(x))
     q_app, _ = inference.appearance(config, variables, x, where, objects, train=False)

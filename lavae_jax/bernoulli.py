@@ -31,6 +31,17 @@ def log_prob(x: jax.Array, intensity: jax.Array) -> jax.Array:
     return x * jnp.log(lit) + (1 - x) * jnp.log(dark)
 
 
+def sum_pixels(log_p: jax.Array) -> jax.Array:
+    """[..., H, W, C] -> [...].
+
+    A matrix product, because XLA's CPU backend fuses a plain sum with the logarithms
+    before it and then takes them one by one: 135 ms instead of 6 for 600 images.
+    """
+    flat = log_p.reshape(*log_p.shape[:-3], -1)
+    ones = jnp.ones(flat.shape[-1], flat.dtype)
+    return jnp.matmul(flat, ones, precision=jax.lax.Precision.HIGHEST)
+
+
 def _lit_and_dark(intensity):
     """p and 1 - p, each with all its digits.
 

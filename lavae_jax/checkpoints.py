@@ -74,6 +74,8 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
         unfinished.mkdir()
         with _checkpointer() as checkpointer:
             checkpointer.save(unfinished.resolve() / _ARRAYS, checkpoint.arrays)
+        # Says where it was written, which is nobody's business; Orbax can do without.
+        (unfinished / _ARRAYS / "commit_success.txt").unlink(missing_ok=True)
         meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
         (unfinished / _META).write_text(json.dumps(meta, indent=1))
         _sync(unfinished)

@@ -53,7 +53,7 @@ def intensity(
 
 def log_likelihood(x: jax.Array, intensity: jax.Array) -> jax.Array:
     """log p(x | z_loc, z_app) [B], over D pixels and C channels."""
-    return bernoulli.log_prob(x, intensity).sum((1, 2, 3))
+    return bernoulli.sum_pixels(bernoulli.log_prob(x, intensity))
 
 
 class PriorSample(NamedTuple):

@@ -9,6 +9,8 @@ from lavae_jax.locations import Locations
 from lavae_jax.model import ModelConfig, Variables
 from lavae_jax.packing import Objects
 
+OFF_PEAK = 30.0  # nats by which other pixels are less likely where support is "peaks"
+
 
 def location_logits(
     config: ModelConfig,
@@ -24,10 +26,37 @@ def location_logits(
     return config.gamma_for(x.shape[1:3]) * logits, variables
 
 
+def find_peaks(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
+    """Which pixels of h_loc [B, H, W] f_count counts."""
+    return counting.peaks(h_loc, _threshold(config, h_loc), config.peak_radius)
+
+
 def infer_count(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
     """n̂ = f_count(h_loc) [B]; q(n | x) = δ(n - n̂)."""
-    threshold = config.threshold * config.gamma_for(h_loc.shape[1:3])
+    threshold = _threshold(config, h_loc)
     return counting.count(h_loc, threshold, config.peak_radius, config.max_objects)
+
+
+def _threshold(config, h_loc):
+    return config.threshold * config.gamma_for(h_loc.shape[1:3])
+
+
+def peak_locations(
+    config: ModelConfig, h_loc: jax.Array, num_slots: int
+) -> tuple[jax.Array, jax.Array]:
+    """The pixels [B, S] that f_count counts, highest first, and how many there are, n̂ [B].
+
+    What follows the first n̂ of an image is arbitrary.
+    """
+    height = jnp.where(find_peaks(config, h_loc), h_loc, -jnp.inf).reshape(len(h_loc), -1)
+    return jax.lax.top_k(height, num_slots)[1], infer_count(config, h_loc)
+
+
+def sampling_logits(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
+    """The logits [B, H, W] of q(z_loc): h_loc, or what is left of it on the peaks alone."""
+    if config.support == "pixels":
+        return h_loc
+    return jnp.where(find_peaks(config, h_loc), h_loc, h_loc - OFF_PEAK)
 
 
 def appearance(

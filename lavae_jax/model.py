@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import flax.linen as nn
@@ -32,6 +32,8 @@ class ModelConfig:
         gamma: γ on a 64x64 canvas.
         threshold: objects are peaks of h_loc above `threshold` times γ.
         peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
+        support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
+            f_count counts. The latter never draws one object twice from two pixels.
     """
 
     channels: int = 1
@@ -41,9 +43,14 @@ class ModelConfig:
     gamma: float = 4.0
     threshold: float = 4.0
     peak_radius: int = 3
+    support: Literal["pixels", "peaks"] = "pixels"
     location: LocationConfig = LocationConfig()
     appearance: AppearanceConfig = AppearanceConfig()
     decoder: DecoderConfig = DecoderConfig()
+
+    def __post_init__(self):
+        if self.support not in ("pixels", "peaks"):
+            raise ValueError(f"support={self.support!r}: there are 'pixels', 'peaks'")
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])

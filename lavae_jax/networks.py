@@ -306,16 +306,23 @@ class SpriteDecoder(nn.Module):
 # --- variational autoencoders with a grid of latents -------------------------
 
 
+# Strides after the auxiliary VAE's residual blocks, by the factor of its space-to-depth
+# stem; the product of all is 6.
+AUXILIARY_STRIDES = {1: (2, 3, None), 2: (3, None), 6: (None,)}
+
+
 class AuxiliaryEncoder(nn.Module):
     """Images -> mean and log variance of a grid of latents, one for 6 x 6 pixels."""
 
     width: int
     latents: int
+    space_to_depth: int = 1
     axis_name: str | None = None
 
     @nn.compact
     def __call__(self, x, train):
-        for stride in (2, 3, None):
+        x = space_to_depth(x, self.space_to_depth)
+        for stride in AUXILIARY_STRIDES[self.space_to_depth]:
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if stride:
                 x = ConvLayer(self.width, stride=stride, axis_name=self.axis_name)(x, train)
@@ -327,30 +334,41 @@ class AuxiliaryDecoder(nn.Module):
 
     width: int
     channels: int
+    space_to_depth: int = 1
     axis_name: str | None = None
 
     @nn.compact
     def __call__(self, z, train):
         x = z
-        for factor in (3, 2, None):
+        for factor in (*reversed(AUXILIARY_STRIDES[self.space_to_depth][:-1]), None):
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if factor:
                 x = jnp.repeat(jnp.repeat(x, factor, axis=1), factor, axis=2)
                 x = ConvLayer(self.width, axis_name=self.axis_name)(x, train)
-        return nn.Conv(self.channels, (3, 3))(x)
+        x = nn.Conv(self.channels * self.space_to_depth**2, (3, 3))(x)
+        return depth_to_space(x, self.space_to_depth)
 
 
 class BaselineEncoder(nn.Module):
-    """Images -> mean and log variance of a grid of latents, one for 8 x 8 pixels."""
+    """Images -> mean and log variance of a grid of latents, one for 8 x 8 pixels.
+
+    A space-to-depth stem of 4 does without the layers at full and half resolution.
+    """
 
     width: int
     latents: int
+    space_to_depth: int = 1
     axis_name: str | None = None
 
     @nn.compact
     def __call__(self, x, train):
-        x = ConvLayer(self.width, kernel=4, stride=2, axis_name=self.axis_name)(x, train)
-        for downsample in (True, True, False, False):
+        if self.space_to_depth == 1:
+            x = ConvLayer(self.width, kernel=4, stride=2, axis_name=self.axis_name)(x, train)
+            stages = (True, True, False, False)
+        else:
+            x = space_to_depth(x, self.space_to_depth)
+            stages = (True, False, False)
+        for downsample in stages:
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if downsample:
                 x = nn.Conv(self.width, (4, 4), (2, 2))(x)
@@ -362,16 +380,20 @@ class BaselineDecoder(nn.Module):
 
     width: int
     channels: int
+    space_to_depth: int = 1
     axis_name: str | None = None
 
     @nn.compact
     def __call__(self, z, train):
+        whole = self.space_to_depth == 1
         x = ConvLayer(self.width, axis_name=self.axis_name)(z, train)
-        for upsample in (False, True, True, False):
+        for upsample in (False, True, True, False) if whole else (False, True, False):
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if upsample:
                 x = nn.ConvTranspose(self.width, (4, 4), (2, 2))(x)
-        b, h, w, c = x.shape
-        x = jax.image.resize(x, (b, 2 * h, 2 * w, c), "bilinear")
+        if whole:
+            b, h, w, c = x.shape
+            x = jax.image.resize(x, (b, 2 * h, 2 * w, c), "bilinear")
         x = ConvLayer(self.width, axis_name=self.axis_name)(x, train)
-        return nn.Conv(self.channels, (3, 3))(x)
+        x = nn.Conv(self.channels * self.space_to_depth**2, (3, 3))(x)
+        return depth_to_space(x, self.space_to_depth)

@@ -83,7 +83,7 @@ def sample_posterior(
 
     count, overflow = packing.fit(count, *budget)
     objects = packing.pack(count, budget.capacity)
-    logits = h_loc.reshape(num_images, -1)
+    logits = inference.sampling_logits(config, h_loc).reshape(num_images, -1)
     where = locations.sample(location_keys, logits, budget.num_slots, temperature)
     q_app, variables = inference.appearance(config, variables, x, where, objects, **mode)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
@@ -136,18 +136,24 @@ def elbo(
     *,
     temperature: jax.Array | None = None,
     force_one: jax.Array | float = 0.0,
+    freeze_location: bool = False,
     train: bool = False,
     axis_name: str | None = None,
 ) -> tuple[Elbo, Variables]:
     """A single-sample estimate of the ELBO of each image.
 
     With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
-    is trained on n̂ all the same: n has no gradient, so nothing else changes.
+    is trained on n̂ all the same: n has no gradient, so nothing else changes. With
+    `freeze_location`, the location network is used as in evaluation, without gradient.
     """
     budget = budget or Budget.for_everything(config, len(x))
     force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     mode = {"train": train, "axis_name": axis_name}
-    h_loc, variables = inference.location_logits(config, variables, x, **mode)
+    h_loc, variables = inference.location_logits(
+        config, variables, x, train=train and not freeze_location, axis_name=axis_name
+    )
+    if freeze_location:
+        h_loc = jax.lax.stop_gradient(h_loc)
     inferred_count = inference.infer_count(config, h_loc)
     forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
     count = jnp.where(forced, 1, inferred_count)

@@ -38,7 +38,7 @@ class RunFiles:
         """Refuses if the folder belongs to a run with another config."""
         path = self.workdir / "config.json"
         if path.exists():
-            difference = _difference(json.loads(path.read_text()), _plain(config))
+            difference = _difference(json.loads(path.read_text()), plain(config))
             if difference:
                 raise ConfigMismatch(
                     f"{self.workdir} holds a run with another config:\n"
@@ -49,7 +49,7 @@ class RunFiles:
     def claim(self, config: ConfigDict) -> None:
         """Notes what the run is."""
         self.workdir.mkdir(parents=True, exist_ok=True)
-        _write(self.workdir / "config.json", json.dumps(_plain(config), indent=1))
+        _write(self.workdir / "config.json", json.dumps(plain(config), indent=1))
         _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
 
     def open(self, step: int) -> None:
@@ -93,13 +93,13 @@ def _write(path: pathlib.Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _plain(config: ConfigDict) -> dict:
+def plain(config: ConfigDict) -> dict:
     """The config as JSON gives it back."""
     return json.loads(json.dumps(config.to_dict()))
 
 
 def _difference(theirs: dict, ours: dict) -> list[str]:
-    theirs, ours = _flatten(theirs), _flatten(ours)
+    theirs, ours = flatten(theirs), flatten(ours)
     return [
         f"{name}: {theirs.get(name, 'absent')!r} there, {ours.get(name, 'absent')!r} here"
         for name in sorted(theirs.keys() | ours.keys())
@@ -107,11 +107,11 @@ def _difference(theirs: dict, ours: dict) -> list[str]:
     ]
 
 
-def _flatten(tree: dict, prefix: str = "") -> dict:
+def flatten(tree: dict, prefix: str = "") -> dict:
     flat = {}
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            flat.update(_flatten(value, f"{prefix}{name}."))
+            flat.update(flatten(value, f"{prefix}{name}."))
         else:
             flat[prefix + name] = value
     return flat

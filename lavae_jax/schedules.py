@@ -35,3 +35,14 @@ def location_learning_rate(config: ConfigDict) -> optax.Schedule:
     return optax.exponential_decay(
         config.location_learning_rate, config.location_decay_steps, config.location_decay_rate
     )
+
+
+def cosine(rate: float, steps: int) -> optax.Schedule:
+    """A learning rate that falls to 0 along half a cosine; constant if `steps` is 0."""
+    return optax.cosine_decay_schedule(rate, steps) if steps else optax.constant_schedule(rate)
+
+
+def join(*pieces: tuple[int, optax.Schedule]) -> optax.Schedule:
+    """0, and from each given step on a schedule that counts from there."""
+    boundaries, schedules = zip(*pieces, strict=True)
+    return optax.join_schedules([optax.constant_schedule(0.0), *schedules], boundaries)

@@ -75,7 +75,7 @@ def keys_of_images(key: chex.PRNGKey, batch: jax.Array, size: int) -> chex.PRNGK
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(place)
 
 
-def make_train_step(task: Task, key: chex.PRNGKey, *, warming_up: bool) -> Callable:
+def make_train_step(task: Task, task_loss: Callable, key: chex.PRNGKey) -> Callable:
     """(state, images, stop), each with a leading axis of devices -> (state, metrics).
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
@@ -87,15 +87,7 @@ def make_train_step(task: Task, key: chex.PRNGKey, *, warming_up: bool) -> Calla
         keys = keys_of_images(key, state.step, len(x))
 
         def loss(params):
-            return task.loss(
-                params,
-                state.batch_stats,
-                x,
-                keys,
-                state.step,
-                warming_up=warming_up,
-                axis_name=AXIS,
-            )
+            return task_loss(params, state.batch_stats, x, keys, state.step, axis_name=AXIS)
 
         (total, (batch_stats, metrics)), grads = jax.value_and_grad(loss, has_aux=True)(
             state.params
@@ -213,6 +205,7 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
 
     `command` is what starts the same run again, to be shown.
     """
+    started = time.monotonic()
     share = Share.of_this_process()
     try:
         share.check(config.batch_size)
@@ -236,16 +229,13 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     batches = input_pipeline.train_batches(
         data.source, config.batch_size, config.seed, examples=data.training
     )
-    state, start = _take_up(files, state, key, batches)
+    state, start, seconds_before = _take_up(files, state, key, batches)
     if writes:
         files.open(start)
         if start:
             files.say(f"going on from step {start:,}")
     state = replicate(state)
-    steps = {
-        warming_up: make_train_step(task, train_key, warming_up=warming_up)
-        for warming_up in (True, False)
-    }
+    steps = {p.loss: make_train_step(task, p.loss, train_key) for p in task.phases}
     evaluate = _Evaluation(config, task, data, eval_key)
     clock = _Clock(config.batch_size, start, config.num_train_steps)
     held_out: dict[str, float] = {}
@@ -259,13 +249,17 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
         values = _check(step, metrics, files)
         clock.tick(step)
         if step - start == 3 and writes:
-            files.say(_forecast(config, clock))
+            files.say(_forecast(config, task, step, clock))
         return values
+
+    def seconds() -> float:
+        """What the run took so far, all sittings together."""
+        return seconds_before + time.monotonic() - started
 
     def save(step: int, evaluated: bool) -> None:
         if writes:
             tree = {"state": unreplicate(state), "key": jax.random.key_data(key)}
-            meta = {"data": batches.get_state()}
+            meta = {"data": batches.get_state(), "seconds": round(seconds(), 1)}
             if evaluated:
                 meta |= {"held_out": held_out, BEST: held_out["neg_elbo"]}
             checkpoints.save(files.checkpoints, Checkpoint(step, checkpoints.flatten(tree), meta))
@@ -282,7 +276,8 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
                 }
                 asked = request.signal is not None
                 images = next(batches)["image"]
-                state, metrics = steps[step <= task.warmup_steps](
+                phase = task.phase_at(step)
+                state, metrics = steps[phase.loss](
                     state, images, np.full(share.num_devices, asked, np.int32)
                 )
                 if unsettled:
@@ -302,11 +297,11 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
                 if due["log"] and writes:
                     rate = clock.images_per_second()
                     files.write(step, {**values, **({"images_per_second": rate} if rate else {})})
-                    files.say(_progress(config, step, values, held_out, clock))
+                    files.say(_progress(config, phase, step, values, held_out, clock))
                 if due["checkpoint"] or last or stopping:
                     save(step, evaluated=due["eval"])
-                if step == task.warmup_steps:
-                    clock.forget()  # the next step is another program, and a faster one
+                if step == phase.end:
+                    clock.forget()  # the next step is another program
                 if stopping and not last:
                     if writes:
                         files.say(f"stopped after step {step:,}; to go on:\n  {command}")
@@ -315,7 +310,8 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
         _leave_if_a_peer_died(error, workdir)
         raise
     if writes:
-        files.say(f"finished after step {config.num_train_steps:,}: {workdir}")
+        took = duration(seconds())
+        files.say(f"finished after step {config.num_train_steps:,}, {took} in all: {workdir}")
     return 0
 
 
@@ -324,16 +320,19 @@ def _is_due(step: int, last: bool, every: int) -> bool:
     return every > 0 and (last or step % every == 0)
 
 
-def _take_up(files, state, key, batches) -> tuple[TrainState, int]:
-    """The newest checkpoint's state and step, the same in every process, or the start."""
+def _take_up(files, state, key, batches) -> tuple[TrainState, int, float]:
+    """The newest checkpoint's state, step and seconds, or the start's.
+
+    State and step are the same in every process.
+    """
     found = checkpoints.load_newest(files.checkpoints) if files else None
     if jax.process_count() > 1:
         found = _broadcast(found, {"state": state, "key": jax.random.key_data(key)})
     if found is None:
-        return state, 0
+        return state, 0, 0.0
     tree = checkpoints.unflatten(found.arrays, {"state": state, "key": jax.random.key_data(key)})
     batches.set_state(found.meta["data"])
-    return tree["state"], found.step
+    return tree["state"], found.step, found.meta.get("seconds", 0.0)
 
 
 def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
@@ -442,13 +441,15 @@ def duration(seconds: float) -> str:
     return f"{days} days {clock}" if days else clock
 
 
-def _forecast(config: ConfigDict, clock: _Clock) -> str:
-    seconds = clock.seconds_a_step()
+def _forecast(config: ConfigDict, task: Task, step: int, clock: _Clock) -> str:
+    seconds, phase = clock.seconds_a_step(), task.phase_at(step)
     device = jax.devices()[0]
     text = (
         f"{seconds:.3f} s a step on {jax.device_count()} {device.device_kind} device(s): "
         f"{config.num_train_steps:,} steps take about {duration(seconds * config.num_train_steps)}"
     )
+    if phase.end and phase.end < config.num_train_steps:
+        text += f", if all were like those of this phase ({phase.name}, to step {phase.end:,})"
     if device.platform == "cpu" and config.recipe == "paper":
         text += (
             "\nThis is the paper's own setting, made for accelerators. On CPUs use\n"
@@ -457,7 +458,7 @@ def _forecast(config: ConfigDict, clock: _Clock) -> str:
     return text
 
 
-def _progress(config, step, values, held_out, clock) -> str:
+def _progress(config, phase, step, values, held_out, clock) -> str:
     parts = [
         f"{name} {value:.2f}" for name, value in values.items() if name.startswith(("neg", "kl"))
     ]
@@ -468,5 +469,6 @@ def _progress(config, step, values, held_out, clock) -> str:
     if rate := clock.images_per_second():
         parts.append(f"{rate:.0f} images/s  {duration(clock.left(step))} left")
     return (
-        f"step {step:,}/{config.num_train_steps:,}  loss {values['loss']:.2f}  {'  '.join(parts)}"
+        f"step {step:,}/{config.num_train_steps:,} ({phase.name})  loss {values['loss']:.2f}  "
+        f"{'  '.join(parts)}"
     )

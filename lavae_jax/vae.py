@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from lavae_jax import bernoulli, gaussian, model
 from lavae_jax.model import Variables
 from lavae_jax.networks import (
+    AUXILIARY_STRIDES,
     AuxiliaryDecoder,
     AuxiliaryEncoder,
     BaselineDecoder,
@@ -25,34 +26,50 @@ from lavae_jax.networks import (
 
 @dataclasses.dataclass(frozen=True)
 class AuxiliaryConfig:
-    """Latents 11 x 11 x 8 for 64 x 64 pixels."""
+    """Latents 11 x 11 x 8 for 64 x 64 pixels.
+
+    space_to_depth: 2 or 6 do without the layers at full, or at full and half, resolution.
+    """
 
     channels: int = 1
     width: int = 48
     latents: int = 8
+    space_to_depth: int = 1
     cell = 6  # pixels a latent, in each direction
 
+    def __post_init__(self):
+        if self.space_to_depth not in AUXILIARY_STRIDES:
+            raise ValueError(f"auxiliary space_to_depth={self.space_to_depth} must be 1, 2 or 6")
+
     def encoder(self, axis_name: str | None = None) -> nn.Module:
-        return AuxiliaryEncoder(self.width, self.latents, axis_name)
+        return AuxiliaryEncoder(self.width, self.latents, self.space_to_depth, axis_name)
 
     def decoder(self, axis_name: str | None = None) -> nn.Module:
-        return AuxiliaryDecoder(self.width, self.channels, axis_name)
+        return AuxiliaryDecoder(self.width, self.channels, self.space_to_depth, axis_name)
 
 
 @dataclasses.dataclass(frozen=True)
 class BaselineConfig:
-    """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters."""
+    """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
+
+    space_to_depth: 4 does without the layers at full and half resolution.
+    """
 
     channels: int = 1
     width: int = 64
     latents: int = 16
+    space_to_depth: int = 1
     cell = 8
 
+    def __post_init__(self):
+        if self.space_to_depth not in (1, 4):
+            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1 or 4")
+
     def encoder(self, axis_name: str | None = None) -> nn.Module:
-        return BaselineEncoder(self.width, self.latents, axis_name)
+        return BaselineEncoder(self.width, self.latents, self.space_to_depth, axis_name)
 
     def decoder(self, axis_name: str | None = None) -> nn.Module:
-        return BaselineDecoder(self.width, self.channels, axis_name)
+        return BaselineDecoder(self.width, self.channels, self.space_to_depth, axis_name)
 
 
 VaeConfig = AuxiliaryConfig | BaselineConfig
@@ -93,7 +110,7 @@ def elbo(
     noise = draw(keys)
     z = gaussian.sample(q, noise)
     logits, variables = _decode(config, variables, z, x.shape[1:3], **mode)
-    log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((1, 2, 3))
+    log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
     return Terms(log_likelihood, gaussian.kl_to_standard(q).sum(-1)), variables
 
 
@@ -108,7 +125,7 @@ def log_weights(
     z = gaussian.sample(q, noise).reshape(-1, *q.mean.shape[1:])
     logits, _ = _decode(config, variables, z, x.shape[1:3])
     logits = logits.reshape(num_samples, *x.shape)
-    log_likelihood = bernoulli.log_prob_from_logits(x, logits).sum((2, 3, 4))
+    log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
     kl = gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
     return log_likelihood - kl, {"log_likelihood": log_likelihood, "kl": kl}
 
@@ -130,6 +147,12 @@ def sample_prior(
     grid = [-(-side // config.cell) for side in canvas]
     z = jax.random.normal(key, (num_images, *grid, config.latents))
     return jax.nn.sigmoid(_decode(config, variables, z, canvas)[0])
+
+
+def kl(config: VaeConfig, variables: Variables, x: jax.Array) -> jax.Array:
+    """KL(q(z | x) || p(z)) of each position of the grid, [B, h, w]."""
+    q, _ = _encode(config, variables, x)
+    return gaussian.kl_to_standard(q).sum(-1)
 
 
 def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:

@@ -245,3 +245,14 @@ def test_a_grid_of_scenes_is_written(tmp_path, launch, builder):
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_drawn_scenes_are_of_the_kind_asked_for_and_new(builder):
+    drawn = builder.draw(30, seed=0, counts=(2, 5))
+    assert set(drawn.count) == {2, 3, 4, 5}
+    assert drawn.image.shape[1:] == builder.info.features["image"].shape
+    np.testing.assert_array_equal(drawn.image, builder.draw(30, seed=0, counts=(2, 5)).image)
+    assert (drawn.image != builder.draw(30, seed=1, counts=(2, 5)).image).any()
+    usual = builder.draw(60, seed=0)
+    config = builder.builder_config
+    assert (usual.count.min(), usual.count.max()) == (config.min_count, config.max_count)

@@ -1,11 +1,13 @@
 """The bounds, against exact enumeration on a canvas of 3 x 3 pixels and elsewhere."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.test_util import check_grads
 from small_models import compiled, initialised, small
@@ -277,6 +279,66 @@ def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
     assert forced.posterior.count.tolist() == [1, 1, 1, 1]
     np.testing.assert_array_equal(forced.inferred_count, free.inferred_count)
     np.testing.assert_array_equal(forced.terms.kl_count, free.terms.kl_count)
+
+
+def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
+    config, variables, x = scene
+    drawn = {}
+    for support in ("pixels", "peaks"):
+        config = dataclasses.replace(config, support=support)
+        drawn[support], _ = elbo(config, variables, x, keys(0, 4), None)
+    out = drawn["peaks"]
+    peaks = np.asarray(inference.find_peaks(config, out.h_loc)).reshape(4, -1)
+    assert peaks.sum(1).max() > 1
+    heights = np.asarray(out.h_loc).reshape(4, -1)
+    for image in range(4):
+        count = int(out.posterior.count[image])
+        left = set(np.flatnonzero(peaks[image]))
+        assert count == min(len(left), config.max_objects)
+        for slot in range(count):
+            index = int(out.posterior.where.index[image, slot])
+            assert index in left
+            log_q = heights[image, index] - np.logaddexp.reduce(heights[image, sorted(left)])
+            np.testing.assert_allclose(out.posterior.where.log_q[image, slot], log_q, atol=1e-4)
+            left.remove(index)
+    anywhere = drawn["pixels"].posterior
+    assert not all(
+        peaks[image, index]
+        for image in range(4)
+        for index in anywhere.where.index[image, : int(anywhere.count[image])]
+    )
+
+
+def test_other_supports_are_refused():
+    with pytest.raises(ValueError, match="support='all': there are 'pixels', 'peaks'"):
+        ModelConfig(support="all")
+
+
+def test_the_location_network_can_be_frozen(scene):
+    config, variables, x = scene
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def gradient(params, freeze):
+        def loss(params):
+            out, new = objective.elbo(
+                config,
+                Variables(params, variables.batch_stats),
+                x,
+                keys(0, 4),
+                temperature=0.5,
+                train=True,
+                freeze_location=freeze,
+            )
+            return out.terms.elbo.mean(), new.batch_stats["location"]
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    for freeze in (False, True):
+        grads, stats = gradient(variables.params, freeze)
+        assert bool(optax.global_norm(grads["location"]) == 0) == freeze
+        assert optax.global_norm(grads["decoder"]) > 0
+        change = jax.tree.map(jnp.subtract, stats, variables.batch_stats["location"])
+        assert bool(optax.global_norm(change) == 0) == freeze
 
 
 def test_colour_adds_one_term_per_channel():

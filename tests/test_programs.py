@@ -11,6 +11,8 @@ import pytest
 from conftest import ROOT, SMALL
 
 import datasets
+import lavae_jax
+import lavae_jax.checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_a_figure_can_be_chosen(launch, run, tmp_path):
     assert "there are only reconstruction" in wrong.stderr
 
 
-def test_the_code_in_readme_runs(run, tmp_path, monkeypatch, data_dir):
+def test_the_code_in_readme_runs(mnist_builder, monkeypatch, data_dir):
     """As printed, with a small data set in place of the whole one."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) >= 2
@@ -123,10 +125,38 @@ def test_the_code_in_readme_runs(run, tmp_path, monkeypatch, data_dir):
     monkeypatch.setattr(
         datasets, "make_builder", lambda name: make_builder(name, data_dir=data_dir, **SMALL)
     )
-    monkeypatch.chdir(run.parent.parent)
-    run.parent.rename(run.parent.parent / "runs")
-    try:
-        for block in blocks:
-            exec(compile(block, "README.md", "exec"), {})
-    finally:
-        (run.parent.parent / "runs").rename(run.parent)
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp_path):
+    output = tmp_path / "mine"
+    flags = [f"--run={run}", f"--output={output}"]
+    result = launch("export.py", *flags)
+    assert result.returncode == 0, result.stderr
+    provenance = json.loads((output / "provenance.json").read_text())
+    assert provenance["command"].startswith("python launch/train.py --config=configs/mnist1k.py")
+    assert "--config.model.sprite_size=5" in provenance["command"]
+    assert provenance["seconds"] == 1.5
+    assert not any(data_dir in p.read_text() for p in output.glob("*.json*"))
+
+    theirs, ours = lavae_jax.load(run), lavae_jax.load(output)
+    images = handmade.picture((4, 5, True), (12, 9, False))[None]
+    scene = theirs.infer(images)
+    np.testing.assert_array_equal(ours.infer(images).location, scene.location)
+    np.testing.assert_allclose(ours.render(scene), theirs.render(scene), atol=1e-3)
+    stored = lavae_jax.checkpoints.load(output / "checkpoints" / "2").arrays
+    assert all(name.split(".")[2] == "lavae" for name in stored)
+
+    again = launch("export.py", *flags)
+    assert again.returncode == 1
+    assert f"--output={output} exists" in again.stderr
+
+
+def test_the_demo_draws_its_own_scenes(launch, run, tmp_path):
+    picture = tmp_path / "demo.png"
+    result = launch("demo.py", f"--checkpoint={run}", f"--output={picture}", "--scenes=2")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("(true: 3)") == 2
+    with PIL.Image.open(picture) as image:
+        assert image.width > 1000

@@ -111,8 +111,9 @@ def test_durations_read_well():
 def arguments(data_dir, tmp_path):
     """Flags of a short run in a folder of its own."""
 
-    def make(name="mnist1k", steps=4, workdir="run", warmup=False, **fields):
-        without = {} if warmup else {"warmup.steps": 0, "warmup.anneal_steps": 0}
+    def make(name="mnist1k", steps=4, workdir="run", warmup=False, recipe="tiny", **fields):
+        joint = recipe == "tiny" and not warmup
+        without = {"warmup.steps": 0, "warmup.anneal_steps": 0} if joint else {}
         defaults = {
             **without,
             "dataset.data_dir": data_dir,
@@ -125,7 +126,7 @@ def arguments(data_dir, tmp_path):
         flags = [f"--config.{field}={value}" for field, value in defaults.items()]
         return [
             "train.py",
-            f"--config=configs/{name}.py:tiny",
+            f"--config=configs/{name}.py:{recipe}",
             f"--workdir={tmp_path / workdir}",
             *flags,
         ]
@@ -192,6 +193,25 @@ def test_stops_leave_no_trace(arguments, launch, tmp_path):
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(array, pieces.arrays[name], err_msg=name)
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+
+
+def test_stops_between_and_within_phases_leave_no_trace(arguments, launch, tmp_path):
+    """The cpu recipe, all its networks, two steps a phase."""
+    overrides = get_config("mnist1k", "tiny").dataset.overrides
+    fields = {"recipe": "cpu", "dataset.overrides": overrides, "batch_size": 4}
+    fields |= {"warmup.auxiliary.steps": 2, "warmup.peaks.steps": 2}
+    result = launch(*arguments(steps=6, workdir="whole", **fields))
+    assert result.returncode == 0, result.stderr
+    for phase in ("auxiliary", "peaks", "appearance"):
+        assert f"({phase})" in result.stdout
+    for steps in (2, 3, 6):
+        result = launch(*arguments(steps=steps, workdir="pieces", **fields))
+        assert result.returncode == 0, result.stderr
+    whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, pieces.arrays[name], err_msg=name)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+    assert pieces.meta["seconds"] > 0
 
 
 def assert_same_training(one, other):

@@ -1,0 +1,75 @@
+"""How the location network learns where objects are before the ELBO can tell it.
+
+The auxiliary VAE spends its latents where there is something to see: the map of its
+KL is high there. The paper's warm-up has h_loc / γ follow that map while the ELBO is
+trained beside it. The phased warm-up trains the auxiliary VAE first, then h_loc alone on
+the map's *peaks*:
+
+- The map is the mean over shifts of the image under the VAE's grid of latents. That
+  makes it smooth, and puts its maxima on the objects instead of on cells of the grid.
+- h_loc / γ - threshold is taken for the logit of "an object's location is this pixel",
+  and trained as such. So peaks are one pixel wide, each location that is sampled finds
+  an object of its own (γ sharpens the odds), and the threshold above which f_count
+  counts has a meaning that the ELBO, blind to a constant added to h_loc, cannot give it.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from lavae_jax import vae
+from lavae_jax.model import Variables
+from lavae_jax.vae import AuxiliaryConfig
+
+
+def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
+    """Σ over pixels of (map - target)², the mean over images [B, H, W]."""
+    return jnp.square(map_ - jax.lax.stop_gradient(target)).sum((1, 2)).mean()
+
+
+def kl_map_at(
+    config: AuxiliaryConfig, variables: Variables, x: jax.Array, shift: jax.Array
+) -> jax.Array:
+    """The map [B, H, W] of the VAE's KL when each image is shifted on the grid of latents.
+
+    shift: [B, 2], from 0 to cell - 1 pixels down and to the right.
+    """
+    height, width = x.shape[1:3]
+    room = config.cell - 1
+    padded = jnp.pad(x, ((0, 0), (room, room), (room, room), (0, 0)))
+
+    def shifted(image, shift):
+        size = (height + room, width + room, x.shape[-1])
+        return jax.lax.dynamic_slice(image, (room - shift[0], room - shift[1], 0), size)
+
+    def back(map_, shift):
+        return jax.lax.dynamic_slice(map_, (shift[0], shift[1]), (height, width))
+
+    moved = jax.vmap(shifted)(padded, shift)
+    kl = vae.kl(config, variables, moved)
+    return jax.vmap(back)(vae.kl_map(kl, config.cell, moved.shape[1:3]), shift)
+
+
+def mean_kl_map(
+    config: AuxiliaryConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, shifts: int
+) -> jax.Array:
+    """The mean of the maps at shifts² places on the grid, evenly spaced from a random one on."""
+    step = config.cell // shifts
+    first = jax.vmap(lambda key: jax.random.randint(key, (2,), 0, step))(keys)
+    maps = [
+        kl_map_at(config, variables, x, first + step * jnp.array([row, column]))
+        for row in range(shifts)
+        for column in range(shifts)
+    ]
+    return sum(maps) / len(maps)
+
+
+def detection_loss(logits: jax.Array, peaks: jax.Array, weight: float) -> jax.Array:
+    """Cross-entropy of marked pixels [B, H, W], summed over pixels, the mean over images.
+
+    A marked pixel counts `weight` times: where several pixels share the chance of being
+    marked, all of them should pass the threshold, since the highest alone is counted.
+    """
+    marked = weight * jax.nn.softplus(-logits)
+    unmarked = jax.nn.softplus(logits)
+    return jnp.where(peaks, marked, unmarked).sum((1, 2)).mean()

@@ -1,0 +1,91 @@
+"""The map of the auxiliary VAE's KL, the loss that makes peaks, and the phases."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_models
+
+from configs import mnist1k
+from lavae_jax import tasks, vae, warmup
+from lavae_jax.vae import AuxiliaryConfig
+
+AUXILIARY = AuxiliaryConfig(width=4, latents=3, space_to_depth=6)
+
+
+@pytest.fixture(scope="module")
+def mean_map():
+    variables = small_models.initialised(AUXILIARY)
+    return jax.jit(
+        lambda x, keys, shifts: warmup.mean_kl_map(AUXILIARY, variables, x, keys, shifts),
+        static_argnums=2,
+    )
+
+
+def blob(row, column, canvas=108):
+    image = np.zeros((1, canvas, canvas, 1), np.float32)
+    image[0, row : row + 5, column : column + 3] = 1.0
+    return image
+
+
+@pytest.mark.parametrize("space_to_depth", [1, 2, 6])
+def test_every_stem_gives_one_latent_for_6_by_6_pixels(space_to_depth):
+    config = AuxiliaryConfig(width=4, latents=3, space_to_depth=space_to_depth)
+    x = np.zeros((2, 24, 20, 1), np.float32)
+
+    def latents_and_image(key):
+        variables = vae.init(config, key)
+        terms, _ = vae.elbo(config, variables, x, jax.random.split(key, 2))
+        return vae.kl(config, variables, x), terms
+
+    kl, terms = jax.eval_shape(latents_and_image, jax.random.key(0))
+    assert kl.shape == terms.kl.shape == (2, 4, 4)
+
+
+def test_other_stems_are_refused():
+    with pytest.raises(ValueError, match="space_to_depth=3 must be 1, 2 or 6"):
+        AuxiliaryConfig(space_to_depth=3)
+
+
+def test_the_mean_over_all_shifts_moves_with_the_image(mean_map):
+    """At one shift the map sticks to the grid; over all of them, an object is an object."""
+    keys = jax.random.split(jax.random.key(0), 1)
+    inner = slice(42, 66)
+    here, there = (np.asarray(mean_map(blob(r, c), keys, 6))[0] for r, c in ((50, 50), (51, 52)))
+    moved = np.roll(here, (1, 2), (0, 1))
+    np.testing.assert_allclose(there[inner, inner], moved[inner, inner], rtol=1e-4)
+    one, other = (np.asarray(mean_map(blob(r, c), keys, 1))[0] for r, c in ((50, 50), (51, 52)))
+    assert np.abs(other - np.roll(one, (1, 2), (0, 1)))[inner, inner].max() > 0.01 * one.max()
+
+
+def test_detection_loss_is_the_weighted_cross_entropy():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 3, (2, 4, 5))
+    peaks = rng.random((2, 4, 5)) < 0.2
+    p = 1 / (1 + np.exp(-logits))
+    expected = np.where(peaks, -7.0 * np.log(p), -np.log(1 - p)).sum((1, 2)).mean()
+    value = warmup.detection_loss(jnp.asarray(logits), peaks, 7.0)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_phases_follow_each_other_and_train_their_own_parameters():
+    config = mnist1k.get_config("cpu")
+    config.warmup.auxiliary.steps, config.warmup.peaks.steps = 3, 4
+    task = tasks.make(config)
+    names = [task.phase_at(step).name for step in (1, 3, 4, 7, 8, 1_000)]
+    assert names == ["auxiliary"] * 2 + ["peaks"] * 2 + ["appearance"] * 2
+    # Steps are counted from 0 in schedules.
+    moving = {
+        name: [step for step in range(12) if rate(step) > 0]
+        for name, rate in task.learning_rates.items()
+    }
+    assert moving["auxiliary"] == [0, 1, 2]
+    assert moving["location"] == [3, 4, 5, 6]
+    assert moving["rest"] == [7, 8, 9, 10, 11]
+
+
+def test_other_kinds_of_warm_up_are_refused():
+    config = mnist1k.get_config("cpu")
+    config.warmup.kind = "cold"
+    with pytest.raises(ValueError, match=r"warmup\.kind='cold': there are 'joint', 'phased'"):
+        tasks.make(config)

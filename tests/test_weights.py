@@ -1,0 +1,54 @@
+"""The weights that come with the package do what README says of them."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import datasets
+import lavae_jax
+from lavae_jax.api import SHIPPED
+
+NAMES = sorted(path.name for path in SHIPPED.glob("*/"))
+LAVAES = [name for name in NAMES if not name.startswith("baseline")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_shipped_is_small_whole_and_without_traces_of_a_machine(name):
+    folder = SHIPPED / name
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3e6
+    start = time.monotonic()
+    model = lavae_jax.load(name)
+    assert time.monotonic() - start < 5
+    assert model.run.name == name
+    assert not model.run.dataset.data_dir
+    assert not model.run.dataset.mnist_dir
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["command"].startswith(f"python launch/train.py --config=configs/{name}.py")
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert not any(root in written for root in (b"/tmp", b"/work/", b"/home/"))
+
+
+@pytest.mark.parametrize("name", LAVAES)
+def test_fresh_scenes_are_taken_apart_into_the_right_objects(name):
+    model = lavae_jax.load(name)
+    # The digits of 1k are among those of 10k, and come with a package.
+    builder = datasets.make_builder(model.run.dataset.name.replace("10k", "1k"))
+    for counts, least in ((None, 0.98), ((7, 7), 0.95)):
+        scenes = builder.draw(200, seed=1, counts=counts)
+        inferred = model.infer(scenes.image)
+        assert np.mean(np.asarray(inferred.count) == scenes.count) >= least
+        rendered = np.asarray(model.render(inferred)) > 0.5
+        lit = scenes.image > 127
+        assert np.sum(rendered != lit) < 0.05 * np.sum(lit)
+
+
+def test_readme_s_table_is_that_of_the_shipped_results(launch):
+    results = sorted(str(path) for path in SHIPPED.glob("*/results.json"))
+    table = launch("table.py", "--format=markdown", *results)
+    assert table.returncode == 0, table.stderr
+    readme = (ROOT / "README.md").read_text()
+    for row in table.stdout.strip().splitlines():
+        assert row in readme
