@@ -11,7 +11,6 @@ import model_flags
 import numpy as np
 from absl import app, flags, logging
 
-import datasets
 import lavae_jax
 from datasets.multi_mnist import digits
 from lavae_jax import figures
@@ -36,13 +35,8 @@ def main(argv):
     model = model_flags.load(model_flags.CHECKPOINT.value)
     if not isinstance(model, lavae_jax.Model):
         raise app.UsageError("a baseline knows no objects; give --checkpoint a LAVAE")
-    settings = model.run.dataset
+    builder = model_flags.builder_of(model)
     try:
-        builder = datasets.make_builder(
-            settings.name,
-            mnist_dir=model_flags.MNIST_DIR.value,
-            **datasets.parse_overrides(settings.overrides),
-        )
         drawn = builder.draw(SCENES.value, SEED.value, (COUNT.value, COUNT.value))
     except (ValueError, digits.SourceError) as error:
         raise SystemExit(f"error: {error}") from None

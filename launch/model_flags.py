@@ -27,15 +27,23 @@ def open_model(
     if len(argv) > 1:
         raise app.UsageError(f"unexpected argument {argv[1]!r}")
     model = load(CHECKPOINT.value)
+    builder = builder_of(model)
     try:
-        settings = model.run.dataset
-        builder = datasets.make_builder(
+        datasets.prepare(builder)
+    except datasets.BuildError as error:
+        raise SystemExit(f"error: {error}") from None
+    return model, builder
+
+
+def builder_of(model: lavae_jax.Model | lavae_jax.Baseline) -> datasets.SceneBuilder:
+    """The data set that a model was trained on, whether it is built or not."""
+    settings = model.run.dataset
+    try:
+        return datasets.make_builder(
             settings.name,
             data_dir=DATA_DIR.value or settings.data_dir or None,
             mnist_dir=MNIST_DIR.value or settings.mnist_dir or None,
             **datasets.parse_overrides(settings.overrides),
         )
-        datasets.prepare(builder)
-    except (ValueError, datasets.BuildError) as error:
+    except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    return model, builder
