@@ -131,7 +131,8 @@ def _phases(config: ConfigDict, appearance_steps: int) -> None:
         "steps": 2_400,
         "learning_rate": 6e-3,  # falls to 0 along half a cosine
         "threshold": 1.0,  # of the mean KL map, in nats
-        "shifts": 3,  # in each direction
+        "shifts": 2,  # in each direction
+        "centrings": 2,  # moves of a peak to the centre of mass around it
         "weight": 20.0,
     }
     config.warmup = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})

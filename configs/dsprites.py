@@ -18,7 +18,7 @@ def get_config(recipe: str = "paper"):
         recipe,
         dataset="multi_dsprites",
         location_learning_rate=5e-4,
-        appearance_steps=26_400,
+        appearance_steps=16_400,
         channels=3,
         sprite_size=21,
     )

@@ -233,6 +233,7 @@ def _phased_warmup(config, settings, auxiliary):
         theirs = _part("auxiliary", params, batch_stats)
         kl_map = warmup.mean_kl_map(auxiliary, theirs, x, keys, schooling.peaks.shifts)
         peaks = counting.peaks(kl_map, schooling.peaks.threshold, settings.peak_radius)
+        peaks = warmup.centre(peaks, x, settings.sprite_size - 2, schooling.peaks.centrings)
         ours = _part("lavae", params, batch_stats)
         h_loc, new = inference.location_logits(settings, ours, x, train=True, axis_name=axis_name)
         logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold

@@ -7,6 +7,10 @@ the map's *peaks*:
 
 - The map is the mean over shifts of the image under the VAE's grid of latents. That
   makes it smooth, and puts its maxima on the objects instead of on cells of the grid.
+- A peak then moves to the centre of mass of the pixels around it. In this generative
+  model an object's pixels are all that there is on a black canvas, so that is the same
+  point of the object at every sighting, and the decoder need not know an object in nine
+  places. (Which point of an object the map peaks at depends on its colour, for one.)
 - h_loc / γ - threshold is taken for the logit of "an object's location is this pixel",
   and trained as such. So peaks are one pixel wide, each location that is sampled finds
   an object of its own (γ sharpens the odds), and the threshold above which f_count
@@ -62,6 +66,42 @@ def mean_kl_map(
         for column in range(shifts)
     ]
     return sum(maps) / len(maps)
+
+
+def centre(peaks: jax.Array, x: jax.Array, size: int, times: int) -> jax.Array:
+    """Marked pixels [B, H, W], each moved to the centre of mass of the window around it.
+
+    The window has size x size pixels, size odd; it moves along, `times` times.
+    """
+    batch, height, width = peaks.shape
+    rows, columns = jnp.arange(height)[:, None], jnp.arange(width)
+    mass = x.sum(-1)
+
+    def window_sums(a):
+        return _near(height, size // 2) @ a @ _near(width, size // 2)
+
+    total = window_sums(mass)
+
+    def nearest_pixel(coordinate):
+        # Halves always go the same way: with rint, it would depend on where the object is.
+        mean = window_sums(mass * coordinate) / jnp.maximum(total, 1e-6)
+        return jnp.where(total > 0, jnp.floor(mean + 0.5), coordinate).astype(int)
+
+    towards = (nearest_pixel(rows) * width + nearest_pixel(columns)).reshape(batch, -1)
+
+    def follow(towards, marked):
+        place = jnp.arange(height * width)
+        for _ in range(times):
+            place = towards[place]
+        return jnp.zeros_like(marked).at[place].max(marked)
+
+    return jax.vmap(follow)(towards, peaks.reshape(batch, -1)).reshape(peaks.shape)
+
+
+def _near(length, distance):
+    """[length, length]: 1 where two places are at most that far apart."""
+    place = jnp.arange(length)
+    return (jnp.abs(place[:, None] - place) <= distance).astype(float)
 
 
 def detection_loss(logits: jax.Array, peaks: jax.Array, weight: float) -> jax.Array:

@@ -58,6 +58,42 @@ def test_the_mean_over_all_shifts_moves_with_the_image(mean_map):
     assert np.abs(other - np.roll(one, (1, 2), (0, 1)))[inner, inner].max() > 0.01 * one.max()
 
 
+def centre_of_mass(image, row, column, radius):
+    """The pixel nearest to the centre of mass of what lies around a pixel, by counting."""
+    lit = [
+        (r, c)
+        for r, c in np.argwhere(image)
+        if abs(r - row) <= radius and abs(c - column) <= radius
+    ]
+    return tuple(int(np.floor(m + 0.5)) for m in np.mean(lit, axis=0)) if lit else (row, column)
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_peaks_move_to_the_centre_of_mass_around_them(times):
+    rng = np.random.default_rng(0)
+    x = (rng.random((4, 20, 24, 1)) < 0.05).astype(np.float32)
+    marked = np.zeros((4, 20, 24), bool)
+    expected = np.zeros_like(marked)
+    for image in range(4):
+        for place in rng.integers((20, 24), size=(3, 2)):
+            marked[(image, *place)] = True
+            for _ in range(times):
+                place = centre_of_mass(x[image, ..., 0], *place, 3)
+            expected[(image, *place)] = True
+    np.testing.assert_array_equal(warmup.centre(marked, x, 7, times), expected)
+
+
+def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
+    """Even of one whose centre of mass lies half-way between pixels."""
+    for row, column in ((10, 10), (11, 13), (21, 22)):
+        x = np.zeros((1, 40, 40, 3), np.float32)
+        x[0, row : row + 6, column : column + 5, 1] = 1.0
+        marked = np.zeros((1, 40, 40), bool)
+        marked[0, row + 1, column + 4] = True
+        centred = np.argwhere(warmup.centre(marked, x, 15, 2))
+        assert centred.tolist() == [[0, row + 3, column + 2]]
+
+
 def test_detection_loss_is_the_weighted_cross_entropy():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 3, (2, 4, 5))
