@@ -60,7 +60,7 @@ def lavae(
     dataset: str,
     location_learning_rate: float,
     decoder_width: int = 256,
-    appearance_steps: int = 41_400,
+    appearance_steps: int = 26_400,
     **model,
 ) -> ConfigDict:
     """LAVAE on a data set.
@@ -149,11 +149,11 @@ def baseline(name: str, recipe: str, *, dataset: str, channels: int = 1) -> Conf
     config.optimizer = ConfigDict({"learning_rate": 1e-3, "decay_steps": 0})
     config.beta = ConfigDict({"start": 0.0, "end": 1.0, "steps": 100_000})  # App. B
     if recipe in ("cpu", "tiny"):
-        config.model.update(width=32, space_to_depth=4)
+        config.model.update(space_to_depth=8)
         config.batch_size = 32
-        config.num_train_steps = 8_000
-        config.beta.steps = 4_000
-        config.optimizer.update(learning_rate=3e-3, decay_steps=8_000)
+        config.num_train_steps = 10_000
+        config.beta.steps = 3_000
+        config.optimizer.update(learning_rate=3e-3, decay_steps=10_000)
     if recipe == "tiny":
         _few_steps(config)
         config.model.width = 8

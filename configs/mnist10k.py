@@ -20,5 +20,5 @@ def get_config(recipe: str = "paper"):
         dataset="multi_mnist/10k",
         location_learning_rate=1e-4,
         decoder_width=512,
-        appearance_steps=71_400,
+        appearance_steps=46_400,
     )

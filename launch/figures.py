@@ -153,8 +153,8 @@ class Gallery:
             print(f"training_curves: {path} is not there; left out")
             return None
         records = run_files.read_metrics(path)
-        wanted = ("neg_elbo", "kl_location", "kl_appearance", "held_out_count_accuracy")
-        names = [n for n in wanted if any(n in r for r in records)]
+        wanted = "neg_elbo", "neg_log_likelihood", "kl_location", "kl_appearance", "count_accuracy"
+        names = [n for n in wanted if any(n in r or f"held_out_{n}" in r for r in records)]
         return figures.training_curves(records, names, INCHES.value)
 
     def count_confusion(self) -> figures.Figure:

@@ -282,7 +282,8 @@ def _sampled(config, variables, x, keys):
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
     count = inference.infer_count(config, h_loc)
     budget = objective.Budget.for_everything(config, len(x))
-    drawn, _ = objective.sample_posterior(config, variables, x, h_loc, count, keys, budget)
+    logits = inference.sampling_logits(config, h_loc)
+    drawn, _ = objective.sample_posterior(config, variables, x, logits, count, keys, budget)
     index = drawn.where.index
     return _scene(count, index, drawn.objects.scatter(drawn.z_app, *index.shape), x.shape[1:3])
 

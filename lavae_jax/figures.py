@@ -94,8 +94,16 @@ def marked(image: np.ndarray, location: np.ndarray, size: int) -> np.ndarray:
 # --- how training went, and how counting goes --------------------------------
 
 
+_IN_TRAINING = {"color": "0.7", "linewidth": 0.6}
+_HELD_OUT = {"color": "black", "linewidth": 1, "marker": ".", "markersize": 3}
+
+
 def training_curves(records: Sequence[dict], names: Sequence[str], panel_inches: float) -> Figure:
-    """Metrics over steps, one panel each, out of the lines of metrics.jsonl."""
+    """Metrics over steps, one panel each, out of the lines of metrics.jsonl.
+
+    Grey on training batches, black on held-out scenes. The worst twentieth of the values
+    lies beyond the panel, so that a first step's does not hide the rest.
+    """
     figure, axes = plt.subplots(
         1,
         len(names),
@@ -104,8 +112,15 @@ def training_curves(records: Sequence[dict], names: Sequence[str], panel_inches:
         layout="constrained",
     )
     for axis, name in zip(axes[0], names, strict=True):
-        points = [(r["step"], r[name]) for r in records if name in r]
-        axis.plot(*zip(*points, strict=True), color="black", linewidth=1)
+        values = []
+        for key, style in ((name, _IN_TRAINING), (f"held_out_{name}", _HELD_OUT)):
+            points = [(r["step"], r[key]) for r in records if key in r]
+            if points:
+                axis.plot(*zip(*points, strict=True), **style)
+            values += [value for _, value in points]
+        low, high = min(values), np.quantile(values, 0.95)
+        margin = 0.05 * max(high - low, 0.01)
+        axis.set_ylim(low - margin, high + margin)
         axis.set_title(name.replace("_", " "), fontsize=8)
         axis.set_xlabel("step", fontsize=7)
         axis.tick_params(labelsize=6)

@@ -48,23 +48,36 @@ def sample_with_noise(
     num_pixels = logits.shape[-1]
     if num_slots > num_pixels:
         raise ValueError(f"{num_slots} locations cannot be drawn from {num_pixels} pixels")
-    pixel = jnp.arange(num_pixels)
+    if temperature is None:
+        return _draw_exactly(logits, gumbel, num_slots)
+    return _draw_relaxed(logits, gumbel, num_slots, temperature)
+
+
+def _draw_relaxed(logits, gumbel, num_slots, temperature):
+    """One after the other: what is drawn is masked for the next."""
+    pixel = jnp.arange(logits.shape[-1])
 
     def draw(masked: jax.Array, _):
-        log_b = jax.nn.log_softmax(masked)
         perturbed = masked + gumbel
         index = jnp.argmax(perturbed, axis=-1)
-        if temperature is None:
-            weights = None
-            log_q = jnp.take_along_axis(log_b, index[:, None], axis=-1)[:, 0]
-        else:
-            weights = jax.nn.softmax(perturbed / temperature)
-            log_q = jnp.sum(weights * log_b, axis=-1)
+        weights = jax.nn.softmax(perturbed / temperature)
+        log_q = jnp.sum(weights * jax.nn.log_softmax(masked), axis=-1)
         masked = jnp.where(pixel == index[:, None], TAKEN, masked)
         return masked, Locations(index, weights, log_q)
 
     _, drawn = lax.scan(draw, logits, length=num_slots)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), drawn)
+
+
+def _draw_exactly(logits, gumbel, num_slots):
+    """All at once: with weights of one pixel each, the order alone is sequential."""
+    index = lax.top_k(logits + gumbel, num_slots)[1]
+    drawn = jnp.take_along_axis(logits, index, axis=-1)
+    never_drawn = jax.vmap(lambda row, taken: row.at[taken].set(TAKEN))(logits, index)
+    rest = jax.nn.logsumexp(never_drawn, axis=-1, keepdims=True)
+    # Draw i is normalised over itself, later draws, and what is never drawn.
+    normaliser = lax.cumlogsumexp(jnp.concatenate([drawn, rest], -1), axis=1, reverse=True)
+    return Locations(index, None, drawn - normaliser[:, :-1])
 
 
 def log_prior(num_pixels: int, num_slots: int) -> jax.Array:

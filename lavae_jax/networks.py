@@ -349,10 +349,16 @@ class AuxiliaryDecoder(nn.Module):
         return depth_to_space(x, self.space_to_depth)
 
 
+# Which residual blocks of the baseline's encoder halve the resolution, and which of its
+# decoder's double it, by space-to-depth. Without it, the ends do so once more.
+BASELINE_DOWN = {1: (True, True, False, False), 4: (True, False, False), 8: (False,) * 3}
+BASELINE_UP = {1: (False, True, True, False), 4: (False, True, False), 8: (False,) * 3}
+
+
 class BaselineEncoder(nn.Module):
     """Images -> mean and log variance of a grid of latents, one for 8 x 8 pixels.
 
-    A space-to-depth stem of 4 does without the layers at full and half resolution.
+    A space-to-depth stem does without the layers at higher resolutions.
     """
 
     width: int
@@ -364,11 +370,8 @@ class BaselineEncoder(nn.Module):
     def __call__(self, x, train):
         if self.space_to_depth == 1:
             x = ConvLayer(self.width, kernel=4, stride=2, axis_name=self.axis_name)(x, train)
-            stages = (True, True, False, False)
-        else:
-            x = space_to_depth(x, self.space_to_depth)
-            stages = (True, False, False)
-        for downsample in stages:
+        x = space_to_depth(x, self.space_to_depth)
+        for downsample in BASELINE_DOWN[self.space_to_depth]:
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if downsample:
                 x = nn.Conv(self.width, (4, 4), (2, 2))(x)
@@ -385,13 +388,12 @@ class BaselineDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, z, train):
-        whole = self.space_to_depth == 1
         x = ConvLayer(self.width, axis_name=self.axis_name)(z, train)
-        for upsample in (False, True, True, False) if whole else (False, True, False):
+        for upsample in BASELINE_UP[self.space_to_depth]:
             x = ResidualBlock(self.width, axis_name=self.axis_name)(x, train)
             if upsample:
                 x = nn.ConvTranspose(self.width, (4, 4), (2, 2))(x)
-        if whole:
+        if self.space_to_depth == 1:
             b, h, w, c = x.shape
             x = jax.image.resize(x, (b, 2 * h, 2 * w, c), "bilinear")
         x = ConvLayer(self.width, axis_name=self.axis_name)(x, train)

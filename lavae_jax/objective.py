@@ -63,7 +63,7 @@ def sample_posterior(
     config: ModelConfig,
     variables: Variables,
     x: jax.Array,
-    h_loc: jax.Array,
+    logits: jax.Array,
     count: jax.Array,
     keys: chex.PRNGKey,
     budget: Budget,
@@ -74,7 +74,8 @@ def sample_posterior(
 ) -> tuple[Posterior, Variables]:
     """Locations, appearances and the reconstruction of images x [B, H, W, C].
 
-    With a temperature the locations are relaxed, so that a gradient reaches h_loc.
+    logits: those of q(z_loc), [B, H, W] (`inference.sampling_logits`). With a temperature
+    the locations are relaxed, so that a gradient reaches them.
     """
     chex.assert_rank(x, 4)
     num_images, canvas = len(x), x.shape[1:3]
@@ -83,7 +84,7 @@ def sample_posterior(
 
     count, overflow = packing.fit(count, *budget)
     objects = packing.pack(count, budget.capacity)
-    logits = inference.sampling_logits(config, h_loc).reshape(num_images, -1)
+    logits = logits.reshape(num_images, -1)
     where = locations.sample(location_keys, logits, budget.num_slots, temperature)
     q_app, variables = inference.appearance(config, variables, x, where, objects, **mode)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
@@ -157,8 +158,9 @@ def elbo(
     inferred_count = inference.infer_count(config, h_loc)
     forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
     count = jnp.where(forced, 1, inferred_count)
+    logits = inference.sampling_logits(config, h_loc)
     posterior, variables = sample_posterior(
-        config, variables, x, h_loc, count, sample_keys, budget, temperature=temperature, **mode
+        config, variables, x, logits, count, sample_keys, budget, temperature=temperature, **mode
     )
     parts = terms(variables, x, posterior, inferred_count)
     return Elbo(parts, posterior, h_loc, inferred_count), variables
@@ -184,12 +186,14 @@ def log_weights(
     def repeat(a):
         return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
 
+    # What belongs to the image is computed once, then repeated.
     count = repeat(inference.infer_count(config, h_loc))
-    x, h_loc = repeat(x), repeat(h_loc)
+    logits = repeat(inference.sampling_logits(config, h_loc))
+    x = repeat(x)
     num_slots = num_slots or config.max_objects
     budget = Budget(num_slots, num_slots * len(x))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
-    posterior, _ = sample_posterior(config, variables, x, h_loc, count, keys, budget)
+    posterior, _ = sample_posterior(config, variables, x, logits, count, keys, budget)
     parts = terms(variables, x, posterior, count)
     log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
     log_ratio = posterior.objects.sum_by_image(log_ratio, len(x))

@@ -16,6 +16,7 @@ from lavae_jax import bernoulli, gaussian, model
 from lavae_jax.model import Variables
 from lavae_jax.networks import (
     AUXILIARY_STRIDES,
+    BASELINE_DOWN,
     AuxiliaryDecoder,
     AuxiliaryEncoder,
     BaselineDecoder,
@@ -52,7 +53,8 @@ class AuxiliaryConfig:
 class BaselineConfig:
     """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
 
-    space_to_depth: 4 does without the layers at full and half resolution.
+    space_to_depth: 4 or 8 do without the layers at full and half, or at all but the
+    latents' resolution.
     """
 
     channels: int = 1
@@ -62,8 +64,8 @@ class BaselineConfig:
     cell = 8
 
     def __post_init__(self):
-        if self.space_to_depth not in (1, 4):
-            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1 or 4")
+        if self.space_to_depth not in BASELINE_DOWN:
+            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1, 4 or 8")
 
     def encoder(self, axis_name: str | None = None) -> nn.Module:
         return BaselineEncoder(self.width, self.latents, self.space_to_depth, axis_name)
