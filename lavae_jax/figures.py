@@ -119,8 +119,10 @@ def training_curves(records: Sequence[dict], names: Sequence[str], panel_inches:
                 axis.plot(*zip(*points, strict=True), **style)
             values += [value for _, value in points]
         low, high = min(values), np.quantile(values, 0.95)
-        margin = 0.05 * max(high - low, 0.01)
+        margin = 0.05 * max(high - low, 0.1)
         axis.set_ylim(low - margin, high + margin)
+        axis.ticklabel_format(useOffset=False)
+        axis.locator_params(nbins=4)
         axis.set_title(name.replace("_", " "), fontsize=8)
         axis.set_xlabel("step", fontsize=7)
         axis.tick_params(labelsize=6)

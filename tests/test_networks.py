@@ -207,7 +207,13 @@ def test_settings_that_cannot_be_are_refused(arguments, message):
 # --- variational autoencoders ------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [vae.AuxiliaryConfig(width=4), vae.BaselineConfig(width=4)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        vae.AuxiliaryConfig(width=4),
+        *(vae.BaselineConfig(width=4, space_to_depth=f) for f in (1, 4, 8)),
+    ],
+)
 def test_vae_bounds_have_their_shapes_on_any_canvas(config):
     variables = initialised(config)
     x = jnp.zeros((3, 34, 50, 1))
@@ -220,6 +226,11 @@ def test_vae_bounds_have_their_shapes_on_any_canvas(config):
     assert log_weights.shape == (4, 3)
     images = jax.eval_shape(lambda: vae.sample_prior(config, variables, key, 2, (34, 50)))
     assert images.shape == (2, 34, 50, 1)
+
+
+def test_other_stems_of_the_baseline_are_refused():
+    with pytest.raises(ValueError, match="space_to_depth=2 must be 1, 4 or 8"):
+        vae.BaselineConfig(space_to_depth=2)
 
 
 def test_auxiliary_latents_are_11_by_11_by_8():
