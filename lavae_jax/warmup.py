@@ -75,10 +75,11 @@ def centre(peaks: jax.Array, x: jax.Array, size: int, times: int) -> jax.Array:
     """
     batch, height, width = peaks.shape
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)
+    near_rows, near_columns = _near(height, size // 2), _near(width, size // 2)
     mass = x.sum(-1)
 
     def window_sums(a):
-        return _near(height, size // 2) @ a @ _near(width, size // 2)
+        return jnp.einsum("hi,bij,jw->bhw", near_rows, a, near_columns, precision="highest")
 
     total = window_sums(mass)
 
