@@ -252,7 +252,7 @@ class Baseline(_Trained):
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""
         x = as_images(images, self.config.channels)
-        return jnp.asarray(self._run(_reconstructed, self.batch_size, x))
+        return jnp.asarray(self._run(vae.reconstruct, self.batch_size, x))
 
     def sample(
         self, key: chex.PRNGKey | int, num_images: int, canvas: tuple[int, int] = (64, 64)
@@ -303,17 +303,15 @@ def _lavae_bound(config, variables, x, keys, num_samples, slots):
     keys = jax.random.wrap_key_data(keys)
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
     log_w, parts = objective.log_weights(config, variables, x, h_loc, keys, num_samples, slots)
-    means = {name: value.mean(0) for name, value in parts._asdict().items()}
-    return {"log_likelihood": objective.log_mean_exp(log_w), "terms": means}
-
-
-def _reconstructed(config, variables, x):
-    return vae.reconstruct(config, variables, x)
+    return _over_samples(log_w, parts._asdict())
 
 
 def _baseline_bound(config, variables, x, keys, num_samples):
     keys = jax.random.wrap_key_data(keys)
-    log_w, parts = vae.log_weights(config, variables, x, keys, num_samples)
+    return _over_samples(*vae.log_weights(config, variables, x, keys, num_samples))
+
+
+def _over_samples(log_w, parts):
     means = {name: value.mean(0) for name, value in parts.items()}
     return {"log_likelihood": objective.log_mean_exp(log_w), "terms": means}
 

@@ -237,7 +237,7 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     state = replicate(state)
     steps = {p.loss: make_train_step(task, p.loss, train_key) for p in task.phases}
     evaluate = _Evaluation(config, task, data, eval_key)
-    clock = _Clock(config.batch_size, start, config.num_train_steps)
+    clock = _Clock(config.batch_size, start)
     held_out: dict[str, float] = {}
     unsettled = None  # the last step and its metrics, while the device may be at work on it
 
@@ -404,8 +404,8 @@ class _Evaluation:
 class _Clock:
     """Seconds a step, without those that compilation, evaluation and saving take."""
 
-    def __init__(self, batch_size: int, start: int, end: int):
-        self._batch_size, self._end = batch_size, end
+    def __init__(self, batch_size: int, start: int):
+        self._batch_size = batch_size
         self._last_step, self._last_time = start, None
         self._steps, self._seconds = 0, 0.0
 
@@ -429,9 +429,6 @@ class _Clock:
     def images_per_second(self) -> float | None:
         """None as long as there is nothing to tell it from."""
         return self._batch_size / self.seconds_a_step() if self._steps else None
-
-    def left(self, step: int) -> float:
-        return (self._end - step) * self.seconds_a_step()
 
 
 def duration(seconds: float) -> str:
@@ -467,7 +464,10 @@ def _progress(config, phase, step, values, held_out, clock) -> str:
     if "count_accuracy" in held_out:
         parts.append(f"held-out count {held_out['count_accuracy']:.1%}")
     if rate := clock.images_per_second():
-        parts.append(f"{rate:.0f} images/s  {duration(clock.left(step))} left")
+        end = phase.end or config.num_train_steps
+        left = duration((end - step) * clock.seconds_a_step())
+        of_what = " of this phase" if end < config.num_train_steps else ""
+        parts.append(f"{rate:.0f} images/s  {left} left{of_what}")
     return (
         f"step {step:,}/{config.num_train_steps:,} ({phase.name})  loss {values['loss']:.2f}  "
         f"{'  '.join(parts)}"

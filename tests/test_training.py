@@ -204,6 +204,10 @@ def test_stops_between_and_within_phases_leave_no_trace(arguments, launch, tmp_p
     assert result.returncode == 0, result.stderr
     for phase in ("auxiliary", "peaks", "appearance"):
         assert f"({phase})" in result.stdout
+    *_, before_the_last, last = (line for line in result.stdout.splitlines() if " left" in line)
+    assert "(peaks)" in before_the_last
+    assert before_the_last.endswith("left of this phase")
+    assert last.endswith(" left")
     for steps in (2, 3, 6):
         result = launch(*arguments(steps=steps, workdir="pieces", **fields))
         assert result.returncode == 0, result.stderr
