@@ -4,9 +4,8 @@
     python launch/train.py --config=configs/dsprites.py:cpu    # 20 minutes on 2 cores
     python launch/train.py --config=configs/dsprites.py:tiny   # under 3 minutes, for tests
 
-Reproduces the third column of Table 1 (-log p(x) <= 43.9 ± 1.0, count accuracy at
-least 99.9 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. README
-says what `cpu` gives, and in what time.
+The third column of Table 1; the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at
+least 99.9 %. README says what `cpu` gives, and in what time. `paper` is for accelerators.
 """
 
 from configs import common

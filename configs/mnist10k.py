@@ -4,10 +4,11 @@
     python launch/train.py --config=configs/mnist10k.py:cpu    # 40 minutes on 2 cores
     python launch/train.py --config=configs/mnist10k.py:tiny   # under 3 minutes, for tests
 
-Reproduces the second column of Table 1 (-log p(x) <= 60.4 ± 2.8, count accuracy at
-least 99.7 %). `paper` is for accelerators: 47 s a step, 54 days, on 2 CPU cores. README
-says what `cpu` gives, and in what time. The digits come from a folder
-with MNIST's training files: add --config.dataset.mnist_dir=FOLDER.
+The second column of Table 1; the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at
+least 99.7 %. README says what `cpu` gives, and in what time. `paper` is for accelerators.
+
+The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER says where
+they are; README names other sources.
 """
 
 from configs import common

@@ -22,7 +22,7 @@ SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
 OUTPUT = flags.DEFINE_string("output", "demo.png", "The picture to write.")
 EDITS = {
     "0 and 1 swapped": lambda scene: scene.swap(0, 1),
-    "0 in the middle": lambda scene: scene.move(0, (32, 32)),
+    "0 in the middle": lambda scene: scene.move(0, [side // 2 for side in scene.canvas]),
     "0 removed": lambda scene: scene.remove(0),
     "0 looks like 1": lambda scene: scene.with_appearance(0, scene.appearance[:, 1]),
 }

@@ -5,9 +5,9 @@
 
 Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
 precision; the config without folders of this machine; the training's metrics; and
-`provenance.json`: the command that makes the model again, the time that it took, and the
-packages' versions. `lavae_jax.load` takes the folder, or its name if it is in
-lavae_jax/weights.
+`provenance.json`: the command that makes the model again, the time that it took, the
+revision of this repository and the packages' versions. `lavae_jax.load` takes the folder, or
+its name if it is in lavae_jax/weights.
 """
 
 import importlib
@@ -26,6 +26,8 @@ from lavae_jax.checkpoints import Checkpoint
 RUN = flags.DEFINE_string("run", None, "The run's folder.")
 OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
 flags.mark_flags_as_required(["run", "output"])
+
+ENVIRONMENT = ("git_revision", "python", "packages", "devices")
 
 
 def command(config: ConfigDict) -> str:
@@ -71,7 +73,7 @@ def main(argv):
         "command": command(config),
         "seconds": checkpoint.meta["seconds"],
         "step": checkpoint.step,
-        **{name: environment[name] for name in ("python", "packages", "devices")},
+        **{name: environment[name] for name in ENVIRONMENT},
     }
     arrays = {
         name: _halved(name, array)

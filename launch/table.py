@@ -5,8 +5,8 @@
 
 Takes files that launch/evaluate.py wrote. Runs of the same model on the same data set
 with different seeds are one cell: mean ± standard deviation over seeds. A seed succeeds
-if its count accuracy reaches the paper's on `test`, and 99 % on the crowded split, for
-which the paper gives no figure.
+if its count accuracy reaches the paper's on `test`, and 99 % on the crowded split; whether
+the paper's figure takes that in, it does not say.
 """
 
 import json

@@ -270,7 +270,7 @@ class Baseline(_Trained):
 
 def _most_probable(config, variables, x):
     h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    index, count = inference.peak_locations(config, h_loc, config.max_objects)
+    index, count = inference.peak_locations(config, h_loc)
     where = Locations(index, None, jnp.zeros(index.shape))
     objects = packing.pack(count, config.max_objects * len(x))
     q_app, _ = inference.appearance(config, variables, x, where, objects, train=False)

@@ -9,7 +9,7 @@ from lavae_jax.locations import Locations
 from lavae_jax.model import ModelConfig, Variables
 from lavae_jax.packing import Objects
 
-OFF_PEAK = 30.0  # nats by which other pixels are less likely where support is "peaks"
+OFF_PEAK = 30.0  # nats by which, at least, other pixels are less likely: support "peaks"
 
 
 def location_logits(
@@ -41,22 +41,24 @@ def _threshold(config, h_loc):
     return config.threshold * config.gamma_for(h_loc.shape[1:3])
 
 
-def peak_locations(
-    config: ModelConfig, h_loc: jax.Array, num_slots: int
-) -> tuple[jax.Array, jax.Array]:
-    """The pixels [B, S] that f_count counts, highest first, and how many there are, n̂ [B].
+def peak_locations(config: ModelConfig, h_loc: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The pixels [B, M] that f_count counts, highest first, and how many there are, n̂ [B].
 
     What follows the first n̂ of an image is arbitrary.
     """
     height = jnp.where(find_peaks(config, h_loc), h_loc, -jnp.inf).reshape(len(h_loc), -1)
-    return jax.lax.top_k(height, num_slots)[1], infer_count(config, h_loc)
+    return jax.lax.top_k(height, config.max_objects)[1], infer_count(config, h_loc)
 
 
 def sampling_logits(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
-    """The logits [B, H, W] of q(z_loc): h_loc, or what is left of it on the peaks alone."""
+    """The logits [B, H, W] of q(z_loc): h_loc, or what is left of it on the peaks alone.
+
+    A peak is above the threshold, and every other pixel is brought far below it.
+    """
     if config.support == "pixels":
         return h_loc
-    return jnp.where(find_peaks(config, h_loc), h_loc, h_loc - OFF_PEAK)
+    elsewhere = jnp.minimum(h_loc, _threshold(config, h_loc)) - OFF_PEAK
+    return jnp.where(find_peaks(config, h_loc), h_loc, elsewhere)
 
 
 def appearance(
@@ -75,6 +77,9 @@ def appearance(
     window around each location alone. Both give the same numbers at hard locations.
     At a relaxed one, the first is the mean of h_app under z_loc and the second is the
     network's value on the mean window; both pass the gradient on to z_loc.
+
+    Hard locations may be those of K samples of each image: objects then belong to K B
+    images, which are the B images x over and over.
     """
     form = _from_map if config.appearance.form == "map" else _from_windows
     features, variables = form(config, variables, x, where, objects, train, axis_name)
@@ -93,7 +98,7 @@ def _from_map(config, variables, x, where, objects, train, axis_name):
     h_app, variables = appearance_map(config, variables, x, train=train, axis_name=axis_name)
     h_app = h_app.reshape(len(x), -1, h_app.shape[-1])
     if where.weights is None:
-        return h_app[objects.image, objects.gather(where.index)], variables
+        return h_app[objects.image % len(x), objects.gather(where.index)], variables
     return objects.gather(where.weights @ h_app), variables
 
 
@@ -101,7 +106,7 @@ def _from_windows(config, variables, x, where, objects, train, axis_name):
     network = config.appearance_net(axis_name)
     size = 2 * network.radius + 1
     if where.weights is None:
-        seen = placement.windows_at(x, objects.gather(where.index), objects.image, size)
+        seen = placement.windows_at(x, objects.gather(where.index), objects.image % len(x), size)
     else:
         weights = objects.gather(where.weights).reshape(-1, *x.shape[1:3])
         seen = placement.windows(x, weights, objects.image, size)

@@ -351,8 +351,8 @@ class AuxiliaryDecoder(nn.Module):
 
 # Which residual blocks of the baseline's encoder halve the resolution, and which of its
 # decoder's double it, by space-to-depth. Without it, the ends do so once more.
-BASELINE_DOWN = {1: (True, True, False, False), 4: (True, False, False), 8: (False,) * 3}
-BASELINE_UP = {1: (False, True, True, False), 4: (False, True, False), 8: (False,) * 3}
+BASELINE_DOWN = {1: (True, True, False, False), 8: (False,) * 3}
+BASELINE_UP = {1: (False, True, True, False), 8: (False,) * 3}
 
 
 class BaselineEncoder(nn.Module):

@@ -75,10 +75,11 @@ def sample_posterior(
     """Locations, appearances and the reconstruction of images x [B, H, W, C].
 
     logits: those of q(z_loc), [B, H, W] (`inference.sampling_logits`). With a temperature
-    the locations are relaxed, so that a gradient reaches them.
+    the locations are relaxed, so that a gradient reaches them. Without, there may be
+    [K B, H, W] of them, with as many counts and keys: K samples of each image.
     """
     chex.assert_rank(x, 4)
-    num_images, canvas = len(x), x.shape[1:3]
+    num_images, canvas = len(logits), x.shape[1:3]
     mode = {"train": train, "axis_name": axis_name}
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
 
@@ -189,14 +190,13 @@ def log_weights(
     # What belongs to the image is computed once, then repeated.
     count = repeat(inference.infer_count(config, h_loc))
     logits = repeat(inference.sampling_logits(config, h_loc))
-    x = repeat(x)
     num_slots = num_slots or config.max_objects
-    budget = Budget(num_slots, num_slots * len(x))
+    budget = Budget(num_slots, num_slots * len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
     posterior, _ = sample_posterior(config, variables, x, logits, count, keys, budget)
-    parts = terms(variables, x, posterior, count)
+    parts = terms(variables, repeat(x), posterior, count)
     log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
-    log_ratio = posterior.objects.sum_by_image(log_ratio, len(x))
+    log_ratio = posterior.objects.sum_by_image(log_ratio, len(count))
     log_w = parts._replace(kl_appearance=log_ratio).elbo
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))
 

@@ -42,7 +42,7 @@ class Scene:
         return self._replace(location=jnp.where(both[..., None], moved, self.location))
 
     def move(self, i: Index, to: jax.Array) -> "Scene":
-        """Object i goes to (row, column)."""
+        """Object i goes to (row, column); `render` takes the nearest pixel of the canvas."""
         to = jnp.broadcast_to(jnp.asarray(to, jnp.int32), (len(self), 2))[:, None]
         return self._replace(location=jnp.where(self._at(i)[..., None], to, self.location))
 

@@ -27,7 +27,7 @@ def _after_warmup(config: ConfigDict, start: float, end: float) -> optax.Schedul
 
 def beta(config: ConfigDict) -> optax.Schedule:
     """The weight of the baseline's KL, linear from start to end."""
-    return optax.linear_schedule(config.start, config.end, config.steps)
+    return optax.linear_schedule(config.start, config.end, max(config.steps, 1))
 
 
 def location_learning_rate(config: ConfigDict) -> optax.Schedule:

@@ -136,8 +136,15 @@ def _lavae(config: ConfigDict) -> Task:
     return Task(init, phases, evaluate, explain, learning_rates, group)
 
 
-def _learning_rate(config) -> optax.Schedule:
-    return schedules.cosine(config.optimizer.learning_rate, config.optimizer.decay_steps)
+def _learning_rate(config, after: int = 0) -> optax.Schedule:
+    """From step `after` on; it may not reach 0 before the training ends."""
+    rate, steps = config.optimizer.learning_rate, config.optimizer.decay_steps
+    if steps and config.num_train_steps > after + steps:
+        raise ValueError(
+            f"config.num_train_steps={config.num_train_steps}, but the learning rate is 0 from "
+            f"step {after + steps} on (config.optimizer.decay_steps={steps}); set both"
+        )
+    return schedules.cosine(rate, steps)
 
 
 def _part(name, params, batch_stats) -> Variables:
@@ -219,6 +226,11 @@ def _phased_warmup(config, settings, auxiliary):
     Such steps are cheap. With samples on peaks alone, the ELBO has nothing to tell h_loc.
     """
     schooling = config.warmup
+    if schooling.peaks.shifts < 1 or auxiliary.cell % schooling.peaks.shifts:
+        raise ValueError(
+            f"config.warmup.peaks.shifts={schooling.peaks.shifts} must divide {auxiliary.cell}, "
+            "the pixels of a latent of the auxiliary VAE"
+        )
     end_auxiliary = schooling.auxiliary.steps
     end_peaks = end_auxiliary + schooling.peaks.steps
 
@@ -233,7 +245,7 @@ def _phased_warmup(config, settings, auxiliary):
         theirs = _part("auxiliary", params, batch_stats)
         kl_map = warmup.mean_kl_map(auxiliary, theirs, x, keys, schooling.peaks.shifts)
         peaks = counting.peaks(kl_map, schooling.peaks.threshold, settings.peak_radius)
-        peaks = warmup.centre(peaks, x, settings.sprite_size - 2, schooling.peaks.centrings)
+        peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, schooling.peaks.centrings)
         ours = _part("lavae", params, batch_stats)
         h_loc, new = inference.location_logits(settings, ours, x, train=True, axis_name=axis_name)
         logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold
@@ -272,7 +284,7 @@ def _phased_warmup(config, settings, auxiliary):
             (end_auxiliary, schedules.cosine(schooling.peaks.learning_rate, schooling.peaks.steps)),
             (end_peaks, still),
         ),
-        "rest": schedules.join((end_peaks, _learning_rate(config))),
+        "rest": schedules.join((end_peaks, _learning_rate(config, end_peaks))),
     }
     return phases, rates
 

@@ -141,7 +141,6 @@ def unreplicate(tree: Any) -> Any:
 class Data(NamedTuple):
     """The training split: what is trained on, and the scenes that are held out."""
 
-    builder: Any
     source: input_pipeline.Source
     held_out_source: input_pipeline.Source
     training: range
@@ -173,9 +172,7 @@ def open_data(config: ConfigDict) -> Data:
         raise TrainingError(
             f"config.dataset.held_out={settings.held_out} of {len(source)} training scenes"
         )
-    return Data(
-        builder, source, labelled, range(first_held_out), range(first_held_out, len(source))
-    )
+    return Data(source, labelled, range(first_held_out), range(first_held_out, len(source)))
 
 
 class StopRequest:
@@ -220,8 +217,6 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
     except ValueError as error:
         raise TrainingError(str(error)) from error
     data = open_data(config)
-    if writes:
-        files.claim(config)
     key = jax.random.key(config.seed)
     init_key, train_key, eval_key = jax.random.split(key, 3)
 
@@ -230,7 +225,12 @@ def train(config: ConfigDict, workdir: str, command: str) -> int:
         data.source, config.batch_size, config.seed, examples=data.training
     )
     state, start, seconds_before = _take_up(files, state, key, batches)
+    if start > config.num_train_steps:
+        raise TrainingError(
+            f"{workdir} is at step {start}, past config.num_train_steps={config.num_train_steps}"
+        )
     if writes:
+        files.claim(config)
         files.open(start)
         if start:
             files.say(f"going on from step {start:,}")

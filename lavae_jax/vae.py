@@ -1,7 +1,7 @@
 """Fully convolutional VAEs whose latents form a grid (App. B).
 
-The auxiliary one, trained beside LAVAE, tells the location network during warm-up
-where there is something to see; the baseline is what LAVAE is compared with.
+The auxiliary one, trained beside LAVAE or before it, tells the location network during
+warm-up where there is something to see; the baseline is what LAVAE is compared with.
 """
 
 import dataclasses
@@ -53,8 +53,7 @@ class AuxiliaryConfig:
 class BaselineConfig:
     """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
 
-    space_to_depth: 4 or 8 do without the layers at full and half, or at all but the
-    latents' resolution.
+    space_to_depth: 8 does without the layers at any resolution but the latents'.
     """
 
     channels: int = 1
@@ -65,7 +64,7 @@ class BaselineConfig:
 
     def __post_init__(self):
         if self.space_to_depth not in BASELINE_DOWN:
-            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1, 4 or 8")
+            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1 or 8")
 
     def encoder(self, axis_name: str | None = None) -> nn.Module:
         return BaselineEncoder(self.width, self.latents, self.space_to_depth, axis_name)

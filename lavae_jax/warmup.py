@@ -68,14 +68,14 @@ def mean_kl_map(
     return sum(maps) / len(maps)
 
 
-def centre(peaks: jax.Array, x: jax.Array, size: int, times: int) -> jax.Array:
+def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array:
     """Marked pixels [B, H, W], each moved to the centre of mass of the window around it.
 
-    The window has size x size pixels, size odd; it moves along, `times` times.
+    The window reaches `radius` pixels in each direction; it moves along, `times` times.
     """
     batch, height, width = peaks.shape
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)
-    near_rows, near_columns = _near(height, size // 2), _near(width, size // 2)
+    near_rows, near_columns = _near(height, radius), _near(width, radius)
     mass = x.sum(-1)
 
     def window_sums(a):

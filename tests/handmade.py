@@ -63,7 +63,8 @@ def write_run(folder: pathlib.Path, data_dir: str) -> pathlib.Path:
             json.dumps({"step": s, "neg_elbo": 9.0 - s, "kl_location": s}) + "\n" for s in (1, 2)
         )
     )
-    environment = {"command": [str(folder)], "python": "3", "packages": {}, "devices": []}
+    environment = {"command": [str(folder)], "git_revision": "a", "python": "3"}
+    environment |= {"packages": {}, "devices": []}
     (folder / "environment.json").write_text(json.dumps(environment))
     checkpoints.save(folder / "checkpoints", Checkpoint(2, arrays(), {"seconds": 1.5}))
     return folder

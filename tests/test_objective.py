@@ -213,6 +213,18 @@ def scene():
 elbo = jax.jit(objective.elbo, static_argnums=(0, 4), static_argnames=("train", "axis_name"))
 
 
+@pytest.mark.parametrize("form", ["windows", "map"])
+def test_the_samples_of_an_image_do_not_depend_on_the_other_images(scene, form):
+    config, variables, x = scene
+    appearance = dataclasses.replace(config.appearance, form=form)
+    config = dataclasses.replace(config, appearance=appearance)
+    h_loc, _ = compiled(inference.location_logits)(config, variables, x, train=False)
+    weigh = jax.jit(lambda *images: objective.log_weights(config, variables, *images, 5)[0])
+    together = weigh(x, h_loc, keys(0, 4))
+    alone = [weigh(x[i : i + 1], h_loc[i : i + 1], keys(0, 4)[i : i + 1]) for i in range(4)]
+    np.testing.assert_allclose(together, np.concatenate(alone, 1), rtol=1e-4)
+
+
 def test_the_order_of_objects_does_not_matter(scene):
     config, variables, x = scene
     objects = Objects(jnp.zeros(3, int), jnp.arange(3), jnp.ones(3, bool))
@@ -307,6 +319,16 @@ def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
         for image in range(4)
         for index in anywhere.where.index[image, : int(anywhere.count[image])]
     )
+
+
+def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
+    config = ModelConfig(support="peaks", peak_radius=2)
+    h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)
+    h_loc = h_loc.at[0, 12, 12].set(1.01 * config.threshold * config.gamma_for((16, 16)))
+    logits = inference.sampling_logits(config, h_loc).ravel()
+    best = jax.lax.top_k(logits, 3)
+    assert best[1][:2].tolist() == [3 * 16 + 3, 12 * 16 + 12]
+    assert best[0][1] - best[0][2] > 29
 
 
 def test_other_supports_are_refused():

@@ -321,6 +321,14 @@ def test_another_config_in_the_same_folder_is_refused(arguments, launch, tmp_pat
     assert newest(tmp_path / "run").step == 1
 
 
+def test_a_run_that_is_past_its_end_is_left_as_it_is(arguments, launch, tmp_path):
+    assert launch(*arguments(steps=2)).returncode == 0
+    result = launch(*arguments(steps=1))
+    assert result.returncode == 1
+    assert "is at step 2, past config.num_train_steps=1" in result.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["num_train_steps"] == 2
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(arguments, launch, tmp_path):
     fields = {"optimizer.learning_rate": 1e30, "checkpoint_every_steps": 1}
     result = launch(*arguments(steps=9, **fields))

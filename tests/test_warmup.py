@@ -80,7 +80,7 @@ def test_peaks_move_to_the_centre_of_mass_around_them(times):
             for _ in range(times):
                 place = centre_of_mass(x[image, ..., 0], *place, 3)
             expected[(image, *place)] = True
-    np.testing.assert_array_equal(warmup.centre(marked, x, 7, times), expected)
+    np.testing.assert_array_equal(warmup.centre(marked, x, 3, times), expected)
 
 
 def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
@@ -90,7 +90,7 @@ def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
         x[0, row : row + 6, column : column + 5, 1] = 1.0
         marked = np.zeros((1, 40, 40), bool)
         marked[0, row + 1, column + 4] = True
-        centred = np.argwhere(warmup.centre(marked, x, 15, 2))
+        centred = np.argwhere(warmup.centre(marked, x, 7, 2))
         assert centred.tolist() == [[0, row + 3, column + 2]]
 
 
@@ -107,6 +107,7 @@ def test_detection_loss_is_the_weighted_cross_entropy():
 def test_phases_follow_each_other_and_train_their_own_parameters():
     config = mnist1k.get_config("cpu")
     config.warmup.auxiliary.steps, config.warmup.peaks.steps = 3, 4
+    config.num_train_steps = 1_000
     task = tasks.make(config)
     names = [task.phase_at(step).name for step in (1, 3, 4, 7, 8, 1_000)]
     assert names == ["auxiliary"] * 2 + ["peaks"] * 2 + ["appearance"] * 2
@@ -120,8 +121,16 @@ def test_phases_follow_each_other_and_train_their_own_parameters():
     assert moving["rest"] == [7, 8, 9, 10, 11]
 
 
-def test_other_kinds_of_warm_up_are_refused():
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"warmup.kind": "cold"}, r"warmup\.kind='cold': there are 'joint', 'phased'"),
+        ({"warmup.peaks.shifts": 4}, r"warmup\.peaks\.shifts=4 must divide 6"),
+        ({"num_train_steps": 30_001}, "30001, but the learning rate is 0 from step 30000 on"),
+    ],
+)
+def test_settings_that_would_train_nothing_or_the_wrong_thing_are_refused(change, message):
     config = mnist1k.get_config("cpu")
-    config.warmup.kind = "cold"
-    with pytest.raises(ValueError, match=r"warmup\.kind='cold': there are 'joint', 'phased'"):
+    config.update_from_flattened_dict(change)
+    with pytest.raises(ValueError, match=message):
         tasks.make(config)
