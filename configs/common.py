@@ -151,9 +151,9 @@ def baseline(name: str, recipe: str, *, dataset: str, channels: int = 1) -> Conf
     if recipe in ("cpu", "tiny"):
         config.model.update(space_to_depth=8)
         config.batch_size = 16
-        config.num_train_steps = 60_000
-        config.beta.steps = 48_000
-        config.optimizer.update(learning_rate=1e-2, decay_steps=60_000)
+        config.num_train_steps = 40_000
+        config.beta.steps = 5_000
+        config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
     if recipe == "tiny":
         _few_steps(config)
         config.model.width = 8
