@@ -128,7 +128,7 @@ def _in_chunks(function, config, variables, size: int, *arrays: np.ndarray, prog
     run = _on_devices(function, config, len(arrays), tuple(sorted(sizes.items())))
     results = []
     starts = range(0, max(length, 1), size * devices)
-    for start in tqdm.tqdm(starts, desc=progress, disable=not progress):
+    for start in tqdm.tqdm(starts, desc=progress, disable=not progress, mininterval=1.0):
         index = np.minimum(np.arange(start, start + size * devices), max(length - 1, 0))
         batch = [
             a[index] if length else np.zeros((len(index), *a.shape[1:]), a.dtype) for a in arrays
