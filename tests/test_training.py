@@ -311,21 +311,17 @@ def test_a_damaged_checkpoint_is_skipped(arguments, launch, tmp_path):
     assert "going on from step 1" in result.stdout
 
 
-def test_another_config_in_the_same_folder_is_refused(arguments, launch, tmp_path):
-    assert launch(*arguments(steps=1)).returncode == 0
-    result = launch(*arguments(steps=2, **{"model.latent_size": 9, "batch_size": 8}))
+def test_another_config_or_end_in_the_same_folder_is_refused(arguments, launch, tmp_path):
+    assert launch(*arguments(steps=2)).returncode == 0
+    result = launch(*arguments(steps=3, **{"model.latent_size": 9, "batch_size": 8}))
     assert result.returncode == 1
     assert "batch_size: 16 there, 8 here" in result.stderr
     assert "model.latent_size: 8 there, 9 here" in result.stderr
     assert "Traceback" not in result.stderr
-    assert newest(tmp_path / "run").step == 1
-
-
-def test_a_run_that_is_past_its_end_is_left_as_it_is(arguments, launch, tmp_path):
-    assert launch(*arguments(steps=2)).returncode == 0
     result = launch(*arguments(steps=1))
     assert result.returncode == 1
     assert "is at step 2, past config.num_train_steps=1" in result.stderr
+    assert newest(tmp_path / "run").step == 2
     assert json.loads((tmp_path / "run" / "config.json").read_text())["num_train_steps"] == 2
 
 
