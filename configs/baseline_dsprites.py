@@ -12,4 +12,5 @@ from configs import common
 
 
 def get_config(recipe: str = "paper"):
-    return common.baseline("baseline_dsprites", recipe, dataset="multi_dsprites", channels=3)
+    config = common.baseline("baseline_dsprites", dataset="multi_dsprites", channels=3)
+    return common.make(config, recipe, cpu=common.baseline_cpu, tiny=common.baseline_tiny)

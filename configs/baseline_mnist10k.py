@@ -12,4 +12,5 @@ from configs import common
 
 
 def get_config(recipe: str = "paper"):
-    return common.baseline("baseline_mnist10k", recipe, dataset="multi_mnist/10k")
+    config = common.baseline("baseline_mnist10k", dataset="multi_mnist/10k", channels=1)
+    return common.make(config, recipe, cpu=common.baseline_cpu, tiny=common.baseline_tiny)

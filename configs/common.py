@@ -1,28 +1,36 @@
-"""What the configs share. A number from the paper stands here once, with its source."""
+"""What the configs share: the paper's settings, and the recipes made from them.
 
-import dataclasses
+`lavae` and `baseline` are Appendix B, with the source of each number; where they name no
+source, the paper is silent and WORKSPACE.md has the reason. `cpu` and `tiny` change them.
+"""
+
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from lavae_jax.model import ModelConfig
-from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
-from lavae_jax.vae import AuxiliaryConfig, BaselineConfig
-
-RECIPES = ("paper", "cpu", "tiny")
+Recipe = Callable[[ConfigDict], None]  # changes the paper's config
 
 
-def _check(recipe: str) -> None:
-    if recipe not in RECIPES:
-        raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
+    """The paper's config, changed as one of the recipes says."""
+    recipes = {"paper": lambda config: None, **recipes}
+    if recipe not in recipes:
+        raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(recipes)}")
+    config.recipe = recipe
+    recipes[recipe](config)
+    return config
 
 
-def _base(name: str, recipe: str, dataset: str) -> ConfigDict:
+# --- the paper ---------------------------------------------------------------
+
+
+def _base(name: str, dataset: str, kind: str) -> ConfigDict:
     """Data, duration and bookkeeping."""
-    _check(recipe)
     return ConfigDict(
         {
             "name": name,
-            "recipe": recipe,
+            "recipe": "paper",
+            "kind": kind,
             "seed": 0,
             "dataset": {
                 "name": dataset,
@@ -42,87 +50,80 @@ def _base(name: str, recipe: str, dataset: str) -> ConfigDict:
     )
 
 
-def _few_steps(config: ConfigDict) -> None:
-    """For tests: nothing takes long."""
-    config.dataset.overrides = "num_train=1200,num_test=60,num_crowd=40"
-    config.dataset.held_out = 80
-    config.batch_size = 16
-    config.num_train_steps = 60
-    config.log_every_steps = 10
-    config.eval_every_steps = 30
-    config.checkpoint_every_steps = 20
-
-
 def lavae(
-    name: str,
-    recipe: str,
-    *,
-    dataset: str,
-    location_learning_rate: float,
-    decoder_width: int = 256,
-    appearance_steps: int = 26_400,
-    **model,
+    name: str, *, dataset: str, channels: int, sprite_size: int, location_learning_rate: float
 ) -> ConfigDict:
-    """LAVAE on a data set.
-
-    `model` says what differs from multi-MNIST, `decoder_width` and `appearance_steps` what
-    differs in the `cpu` recipe.
-    """
-    config = _base(name, recipe, dataset)
-    channels = model.get("channels", 1)
-    networks, auxiliary = {}, AuxiliaryConfig(channels=channels)
-    if recipe != "paper":
-        networks = {
-            "location": LocationConfig(width=24, head_width=24, space_to_depth=4),
-            "appearance": AppearanceConfig(
-                kind="window", form="windows", window=model.get("sprite_size", 17) + 4
-            ),
-            "decoder": DecoderConfig(kind="dense", hidden=(decoder_width,) * 2),
-        }
-        auxiliary = AuxiliaryConfig(channels=channels, space_to_depth=6)
-    config.kind = "lavae"
-    config.model = ConfigDict(dataclasses.asdict(ModelConfig(**model, **networks)))
-    config.auxiliary = ConfigDict(dataclasses.asdict(auxiliary))
-    config.optimizer = ConfigDict(
-        {
-            "learning_rate": 1e-3,  # App. B
-            "decay_steps": 0,  # to 0 along half a cosine; 0 for constant
-            "location_learning_rate": location_learning_rate,  # App. B
-            "location_decay_rate": 0.01,  # App. B: by a factor of 100 ...
-            "location_decay_steps": 100_000,  # ... in 100k steps
-        }
-    )
-    config.temperature = ConfigDict({"start": 0.5, "end": 0.02, "steps": 100_000})  # App. B
-    config.warmup = ConfigDict(
-        {
-            "kind": "joint",
-            "steps": 30_000,  # App. B
-            "anneal_steps": 30_000,  # App. B
-            "auxiliary_weight": 1.0,
-            "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
-        }
-    )
+    """LAVAE (App. B)."""
+    config = _base(name, dataset, "lavae")
+    config.model = {
+        "channels": channels,
+        "sprite_size": sprite_size,  # App. B: 17 for multi-MNIST, 21 for multi-dSprites
+        "max_objects": 10,  # App. B: M
+        "latent_size": 32,  # App. B: L
+        "gamma": 4.0,  # App. B
+        "threshold": 4.0,  # App. B: points above 4 γ are counted
+        "peak_radius": 3,
+        "support": "pixels",  # Section 2: Cat(D, b)
+        # App. B: a residual network of 4 blocks, then 3 convolutional layers.
+        "location": {"width": 48, "blocks": 4, "head_width": 32, "space_to_depth": 1},
+        # App. B: an identical residual network, then a convolution.
+        "appearance": {"network": "residual", "computed_on": "map", "width": 48, "blocks": 4},
+        # App. B: a fully connected layer, a convolution, 3 residual blocks, a convolution.
+        "decoder": {
+            "network": "residual",
+            "width": 48,
+            "blocks": 3,
+            "seed_size": 8,
+            "seed_channels": 16,
+        },
+    }
+    config.auxiliary = {"width": 48, "latents": 8, "space_to_depth": 1}  # App. B: 11 x 11 x 8
+    config.optimizer = {
+        "learning_rate": 1e-3,  # App. B
+        "decay_steps": 0,  # to 0 along half a cosine; 0 for constant
+    }
+    config.curriculum = {
+        "kind": "joint",
+        "warmup_steps": 30_000,  # App. B
+        "anneal_steps": 30_000,  # App. B
+        "auxiliary_weight": 1.0,
+        "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
+        "temperature": {"start": 0.5, "end": 0.02, "steps": 100_000},  # App. B: τ
+        "location": {
+            "learning_rate": location_learning_rate,  # App. B: 1e-4, 5e-4 for multi-dSprites
+            "decay_rate": 0.01,  # App. B: by a factor of 100 ...
+            "decay_steps": 100_000,  # ... in 100k steps
+        },
+    }
     # Objects that a training step has room for: slots in an image, and places for each
     # image of a device's batch. Scenes have 1.5 objects on average; what finds no place
     # is cut from the step and reported as `overflow`.
-    config.budget = ConfigDict({"slots": config.model.max_objects, "places": 3.0})
-    if recipe in ("cpu", "tiny"):
-        config.budget.update(slots=4, places=2.5)
-    if recipe == "cpu":
-        _phases(config, appearance_steps)
-    if recipe == "tiny":
-        _few_steps(config)
-        config.model.location.update(width=8, head_width=8, blocks=2)
-        config.model.appearance.update(window=17, hidden=(32,))
-        config.model.decoder.update(hidden=(32,))
-        config.model.latent_size = 8
-        config.auxiliary.width = 8
-        config.warmup.update(steps=30, anneal_steps=20)
+    config.budget = {"slots": 10, "places": 3.0}
     return config
 
 
-def _phases(config: ConfigDict, appearance_steps: int) -> None:
-    """The schedule for 2 cores: where objects are, then what they look like."""
+def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
+    """The fully convolutional β-VAE (App. B)."""
+    config = _base(name, dataset, "baseline")
+    config.model = {
+        "channels": channels,
+        "width": 64,  # App. B: the encoder gives a tensor of 64 x 8 x 8
+        "latents": 16,  # App. B: d_VAE = 1024 = 16 x 8 x 8
+        "space_to_depth": 1,
+    }
+    config.optimizer = {"learning_rate": 1e-3, "decay_steps": 0}
+    config.beta = {"start": 0.0, "end": 1.0, "steps": 100_000}  # App. B
+    return config
+
+
+# --- recipes -----------------------------------------------------------------
+
+
+def lavae_cpu(
+    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 26_400
+) -> None:
+    """For 2 cores: small networks; where objects are, then what they look like."""
+    _small_networks(config, decoder_width)
     config.batch_size = 32
     # Objects' centres are at least sprite_size - 2 pixels apart.
     config.model.update(peak_radius=config.model.sprite_size // 2 - 2, support="peaks")
@@ -135,27 +136,59 @@ def _phases(config: ConfigDict, appearance_steps: int) -> None:
         "centrings": 2,  # moves of a peak to the centre of mass around it
         "weight": 20.0,
     }
-    config.warmup = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
+    config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
     config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
-    config.optimizer = ConfigDict({"learning_rate": 1e-2, "decay_steps": appearance_steps})
-    del config.temperature
+    config.optimizer = {"learning_rate": 1e-2, "decay_steps": appearance_steps}
 
 
-def baseline(name: str, recipe: str, *, dataset: str, channels: int = 1) -> ConfigDict:
-    """The fully convolutional β-VAE."""
-    config = _base(name, recipe, dataset)
-    config.kind = "baseline"
-    config.model = ConfigDict(dataclasses.asdict(BaselineConfig(channels=channels)))
-    config.optimizer = ConfigDict({"learning_rate": 1e-3, "decay_steps": 0})
-    config.beta = ConfigDict({"start": 0.0, "end": 1.0, "steps": 100_000})  # App. B
-    if recipe in ("cpu", "tiny"):
-        config.model.update(space_to_depth=8)
-        config.batch_size = 16
-        config.num_train_steps = 40_000
-        config.beta.steps = 5_000
-        config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
-    if recipe == "tiny":
-        _few_steps(config)
-        config.model.width = 8
-        config.beta.steps = 40
-    return config
+def lavae_tiny(config: ConfigDict) -> None:
+    """For tests: the paper's way in 60 steps."""
+    _small_networks(config, decoder_width=32)
+    _few_steps(config)
+    config.model.location.update(width=8, head_width=8, blocks=2)
+    config.model.appearance.update(window=17, hidden=(32,))
+    config.model.decoder.update(hidden=(32,))
+    config.model.latent_size = 8
+    config.auxiliary.width = 8
+    config.curriculum.update(warmup_steps=30, anneal_steps=20)
+
+
+def baseline_cpu(config: ConfigDict) -> None:
+    """For 2 cores: all layers at the resolution of the latents."""
+    config.model.update(space_to_depth=8)
+    config.batch_size = 16
+    config.num_train_steps = 40_000
+    config.beta.steps = 5_000
+    config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
+
+
+def baseline_tiny(config: ConfigDict) -> None:
+    """For tests."""
+    baseline_cpu(config)
+    _few_steps(config)
+    config.model.width = 8
+    config.beta.steps = 40
+
+
+def _small_networks(config: ConfigDict, decoder_width: int) -> None:
+    """Convolutions at a quarter of the resolution; fully connected layers on windows."""
+    config.model.location.update(width=24, head_width=24, space_to_depth=4)
+    config.model.appearance = {
+        "network": "dense",
+        "computed_on": "windows",
+        "window": config.model.sprite_size + 4,
+        "hidden": (256, 256),
+    }
+    config.model.decoder = {"network": "dense", "hidden": (decoder_width,) * 2}
+    config.auxiliary.space_to_depth = 6
+    config.budget.update(slots=4, places=2.5)
+
+
+def _few_steps(config: ConfigDict) -> None:
+    config.dataset.overrides = "num_train=1200,num_test=60,num_crowd=40"
+    config.dataset.held_out = 80
+    config.batch_size = 16
+    config.num_train_steps = 60
+    config.log_every_steps = 10
+    config.eval_every_steps = 30
+    config.checkpoint_every_steps = 20

@@ -8,16 +8,18 @@ The third column of Table 1; the paper has -log p(x) <= 43.9 ± 1.0 and a count 
 least 99.9 %. README says what `cpu` gives, and in what time. `paper` is for accelerators.
 """
 
+import functools
+
 from configs import common
 
 
 def get_config(recipe: str = "paper"):
-    return common.lavae(
+    config = common.lavae(
         "dsprites",
-        recipe,
         dataset="multi_dsprites",
-        location_learning_rate=5e-4,
-        appearance_steps=16_400,
         channels=3,
         sprite_size=21,
+        location_learning_rate=5e-4,
     )
+    cpu = functools.partial(common.lavae_cpu, appearance_steps=16_400)
+    return common.make(config, recipe, cpu=cpu, tiny=common.lavae_tiny)

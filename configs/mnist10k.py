@@ -11,15 +11,18 @@ The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER s
 they are; README names other sources.
 """
 
+import functools
+
 from configs import common
 
 
 def get_config(recipe: str = "paper"):
-    return common.lavae(
+    config = common.lavae(
         "mnist10k",
-        recipe,
         dataset="multi_mnist/10k",
+        channels=1,
+        sprite_size=17,
         location_learning_rate=1e-4,
-        decoder_width=512,
-        appearance_steps=46_400,
     )
+    cpu = functools.partial(common.lavae_cpu, decoder_width=512, appearance_steps=46_400)
+    return common.make(config, recipe, cpu=cpu, tiny=common.lavae_tiny)

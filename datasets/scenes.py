@@ -9,12 +9,15 @@ who generates which chunk.
 
 import dataclasses
 import hashlib
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 import tqdm
+
+from datasets import entropy
 
 CHUNK = 1_000  # scenes that share one random stream
 
@@ -26,8 +29,8 @@ class Bank(NamedTuple):
     attributes: dict[str, np.ndarray]  # each [K] int32
 
 
-class Scenes(NamedTuple):
-    """N scenes of at most S objects; absent objects are -1 everywhere."""
+class Examples(NamedTuple):
+    """N scenes of at most S objects and their ground truth; absent objects are -1 everywhere."""
 
     image: np.ndarray  # [N, H, W, C] uint8, 0 or 255
     mask: np.ndarray  # [N, H, W] uint8: 0 background, k for object k = 1..S
@@ -143,7 +146,7 @@ def compose(
     counts: tuple[int, int],
     canvas: int,
     max_objects: int,
-) -> Scenes:
+) -> Examples:
     """Draws scenes whose number of objects is uniform on counts[0]..counts[1]."""
     _, box, _, channels = bank.sprites.shape
     low, high = counts
@@ -173,7 +176,7 @@ def compose(
     locations = np.where(absent[..., None], -1, corners + (box - 1) // 2)
     objects = np.where(absent, -1, objects)
     as_int32 = [a.astype(np.int32) for a in (count, locations, objects)]
-    return Scenes(image, mask, *as_int32)
+    return Examples(image, mask, *as_int32)
 
 
 # --- TFDS --------------------------------------------------------------------
@@ -235,13 +238,26 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """The sprites; without a download manager, nothing is downloaded."""
         raise NotImplementedError
 
-    def draw(self, num_scenes: int, seed: int, counts: tuple[int, int] | None = None) -> Scenes:
+    @property
+    def split_counts(self) -> dict[str, tuple[int, int]]:
+        """The splits, and the fewest and the most objects in their scenes."""
+        config = self.builder_config
+        few, crowd = (config.min_count, config.max_count), (config.crowd, config.crowd)
+        return {"train": few, "test": few, f"test_{config.crowd}": crowd}
+
+    def entropy(self, split: str) -> float | None:
+        """The entropy of a split's scenes in nats; None for more than 4 objects."""
+        fewest, most = self.split_counts[split]
+        sprites = self.make_bank().sprites
+        return entropy.entropy(sprites, range(fewest, most + 1), self.builder_config.canvas)
+
+    def draw(self, num_scenes: int, seed: int, counts: tuple[int, int] | None = None) -> Examples:
         """Scenes that are in no split, at once and without building the data set.
 
         `counts` are the fewest and the most objects, as in `train` if not given.
         """
         config = self.builder_config
-        counts = counts or (config.min_count, config.max_count)
+        counts = counts or self.split_counts["train"]
         bits = stream(self.name, config.seed, "draw", seed)
         most = max(config.max_objects, counts[1])
         return compose(bits, self.make_bank(), num_scenes, counts, config.canvas, most)
@@ -270,14 +286,10 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _split_generators(self, dl_manager: tfds.download.DownloadManager):
         bank = self.make_bank(dl_manager)
         config = self.builder_config
-        few = (config.min_count, config.max_count)
-        crowd = (config.crowd, config.crowd)
+        sizes = (config.num_train, config.num_test, config.num_crowd)
         return {
-            "train": self._generate_examples(bank, "train", config.num_train, few),
-            "test": self._generate_examples(bank, "test", config.num_test, few),
-            f"test_{config.crowd}": self._generate_examples(
-                bank, f"test_{config.crowd}", config.num_crowd, crowd
-            ),
+            split: self._generate_examples(bank, split, size, counts)
+            for (split, counts), size in zip(self.split_counts.items(), sizes, strict=True)
         }
 
     def _generate_examples(
@@ -286,7 +298,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         config = self.builder_config
         with tqdm.tqdm(total=num_scenes, desc=f"{self.name}/{config.name} {split}") as bar:
             for start in range(0, num_scenes, CHUNK):
-                scenes = compose(
+                examples = compose(
                     stream(self.name, config.seed, split, start // CHUNK),
                     bank,
                     min(CHUNK, num_scenes - start),
@@ -294,22 +306,29 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                     config.canvas,
                     config.max_objects,
                 )
-                yield from enumerate(_examples(scenes, bank), start=start)
-                bar.update(len(scenes.count))
+                yield from enumerate(_one_by_one(examples, bank), start=start)
+                bar.update(len(examples.count))
+
+    def _log_download_bytes(self) -> None:
+        """TFDS would print that it downloads; these data are generated."""
+        print(f"generating {self.info.full_name} in {self.data_dir_root}", file=sys.stderr)
+
+    def _log_download_done(self) -> None:
+        """TFDS would print that it has downloaded; the progress bars say enough."""
 
 
-def _examples(scenes: Scenes, bank: Bank) -> Iterator[dict]:
-    """One TFDS example per scene."""
-    present = scenes.objects >= 0
+def _one_by_one(examples: Examples, bank: Bank) -> Iterator[dict]:
+    """Each example as TFDS takes it, with the attributes of its objects."""
+    present = examples.objects >= 0
     attributes = {
-        name: np.where(present, values[scenes.objects], -1).astype(np.int32)
+        name: np.where(present, values[examples.objects], -1).astype(np.int32)
         for name, values in bank.attributes.items()
     }
-    for i in range(len(scenes.count)):
+    for i in range(len(examples.count)):
         yield {
-            "image": scenes.image[i],
-            "mask": scenes.mask[i],
-            "count": scenes.count[i],
-            "locations": scenes.locations[i],
+            "image": examples.image[i],
+            "mask": examples.mask[i],
+            "count": examples.count[i],
+            "locations": examples.locations[i],
             **{name: values[i] for name, values in attributes.items()},
         }

@@ -1,6 +1,6 @@
 """Measures the parts of the system, alternatives side by side; prints JSON lines.
 
-    python launch/benchmark.py                      # the model, small configuration
+    python launch/benchmark.py                      # the networks of the cpu recipe
     python launch/benchmark.py --model=paper --batch_size=8
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
 
@@ -13,13 +13,15 @@ import functools
 import json
 import time
 
-import _path  # noqa: F401
+import _program
 import data_flags
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import flags
 
+import datasets
+from configs import mnist1k
 from lavae_jax import (
     generative,
     inference,
@@ -30,24 +32,16 @@ from lavae_jax import (
     packing,
     placement,
 )
-from lavae_jax.model import ModelConfig, Variables
-from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
+from lavae_jax.locations import Locations
+from lavae_jax.model import LAVAE
+from lavae_jax.settings import LavaeSettings, from_config
 
 WHAT = flags.DEFINE_enum("what", "model", ["model", "input"], "What to measure.")
-MODEL = flags.DEFINE_enum("model", "small", ["small", "paper"], "Which configuration.")
+MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The networks of which recipe.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.", lower_bound=1)
 OBJECTS = flags.DEFINE_integer("objects", 3, "Objects in an image at most.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 2.0, "How long to measure each part.", lower_bound=0.1)
-
-MODELS = {
-    "small": ModelConfig(
-        location=LocationConfig(width=24, head_width=24, space_to_depth=4),
-        appearance=AppearanceConfig(kind="window", form="windows"),
-        decoder=DecoderConfig(kind="dense"),
-    ),
-    "paper": ModelConfig(),
-}
-
+flags.adopt_module_key_flags(data_flags)
 
 KEY = jax.random.key(0)
 TEMPERATURE = 0.5
@@ -87,13 +81,16 @@ def measure(part: str, form: str, function, first, *rest, whole=None, gradient=T
 
 def benchmark_model() -> None:
     """Each part on the same batch, with 0 to `objects` objects an image."""
-    config, size, slots = MODELS[MODEL.value], BATCH_SIZE.value, OBJECTS.value
+    settings = from_config(LavaeSettings, mnist1k.get_config(MODEL.value).model)
+    settings = dataclasses.replace(settings, support="pixels")
+    size, slots = BATCH_SIZE.value, OBJECTS.value
     canvas, on_cpu = (64, 64), jax.default_backend() == "cpu"
-    variables = model.init(config, KEY)
+    lavae = LAVAE(settings, train=LAVAE.NETWORKS)
+    variables = model.initialise(lavae, KEY)
     keys = jax.random.split(KEY, size)
-    params, batch_stats = variables
+    params = variables["params"]
     count = jnp.arange(size) % (slots + 1)
-    budget = objective.Budget(slots, -(-size * slots * 2 // 3))
+    budget = packing.Budget(slots, -(-size * slots * 2 // 3))
     report(
         "setting",
         model=MODEL.value,
@@ -105,55 +102,52 @@ def benchmark_model() -> None:
         num_params=sum(p.size for p in jax.tree.leaves(params)),
     )
 
-    x = (jax.random.uniform(KEY, (size, *canvas, config.channels)) < 0.05).astype(jnp.float32)
+    x = (jax.random.uniform(KEY, (size, *canvas, settings.channels)) < 0.05).astype(jnp.float32)
     logits = 4 * jax.random.normal(KEY, (size, canvas[0] * canvas[1]))
     relaxed = locations.sample(keys, logits, slots, TEMPERATURE)
-    hard = relaxed._replace(weights=None)
+    hard = Locations.hard(relaxed.index)
     objects = packing.pack(count, budget.capacity)
     every_slot = packing.pack(jnp.full(size, slots), slots * size)
     weights = objects.gather(relaxed.weights).reshape(-1, *canvas)
     index = objects.gather(relaxed.index)
-    sprite_shape = (config.sprite_size, config.sprite_size, config.channels)
+    sprite_shape = (settings.sprite_size, settings.sprite_size, settings.channels)
     sprites = jax.random.uniform(KEY, (budget.capacity, *sprite_shape))
-    window = 2 * config.appearance_net().radius + 1
+    window = model.bind(lambda lavae: 2 * lavae.appearance.radius + 1, lavae)(variables)
+
+    def apply(function, params, *args, lavae=lavae, **kwargs):
+        changed = {**variables, "params": params}
+        return model.bind_training(function, lavae)(changed, *args, **kwargs)
 
     def negative_elbo(params, x):
-        out, new = objective.elbo(
-            config,
-            Variables(params, batch_stats),
-            x,
-            keys,
-            budget,
-            temperature=TEMPERATURE,
-            force_one=0.1,
-            train=True,
+        out, batch_stats = apply(
+            objective.elbo, params, x, keys, budget, temperature=TEMPERATURE, force_one=0.1
         )
-        return -out.terms.elbo.mean(), new.batch_stats
+        return -out.terms.elbo.mean(), batch_stats
 
     whole = milliseconds(jax.jit(jax.grad(negative_elbo, has_aux=True)), params, x)
     forward = milliseconds(jax.jit(negative_elbo), params, x)
     report("whole", form="relaxed", forward_ms=forward, gradient_ms=whole)
 
     def location_net(params, x):
-        return inference.location_logits(config, Variables(params, batch_stats), x, train=True)[0]
+        return apply(inference.location_logits, params, x)[0]
 
-    def appearance_net(params, x, where, objects, form):
-        settings = dataclasses.replace(config.appearance, form=form)
-        changed = dataclasses.replace(config, appearance=settings)
-        variables = Variables(params, batch_stats)
-        return inference.appearance(changed, variables, x, where, objects, train=True)[0]
+    def appearance_net(params, x, where, objects, computed_on):
+        appearance = dataclasses.replace(settings.appearance, computed_on=computed_on)
+        changed = dataclasses.replace(settings, appearance=appearance)
+        changed = LAVAE(changed, train=LAVAE.NETWORKS)
+        return apply(inference.appearance, params, x, where, objects, lavae=changed)[0]
 
     def decoder(params, objects):
-        z = jnp.ones((len(objects.valid), config.latent_size))
-        return generative.decode(config, Variables(params, batch_stats), z, objects, train=True)[0]
+        z = jnp.ones((len(objects.valid), settings.latent_size))
+        return apply(generative.decode, params, z, objects)[0]
 
     measure("location_net", "map", location_net, params, x, whole=whole)
-    for form, where in (("windows", relaxed), ("map", relaxed), ("windows", hard)):
-        if (form, config.appearance.kind, on_cpu) == ("map", "window", True):
+    for computed_on, where in (("windows", relaxed), ("map", relaxed), ("windows", hard)):
+        if (computed_on, settings.appearance.network, on_cpu) == ("map", "dense", True):
             continue  # a 21x21 convolution over whole images takes minutes
-        apply = functools.partial(appearance_net, form=form)
-        name = form if where is relaxed else f"{form}, hard"
-        measure("appearance_net", name, apply, params, x, where, objects, whole=whole)
+        network = functools.partial(appearance_net, computed_on=computed_on)
+        name = computed_on if where is relaxed else f"{computed_on}, hard"
+        measure("appearance_net", name, network, params, x, where, objects, whole=whole)
     for form, temperature in (("relaxed", TEMPERATURE), ("hard", None)):
         measure(
             "sampler",
@@ -166,7 +160,7 @@ def benchmark_model() -> None:
     measure("decoder", "every slot", decoder, params, every_slot, whole=whole)
     for method in ("fft", "convolution"):
         # On a CPU the convolutions' gradients do not finish within minutes.
-        settings = {"whole": whole, "gradient": method == "fft" or not on_cpu}
+        options = {"whole": whole, "gradient": method == "fft" or not on_cpu}
 
         def place(pair, image, method=method):
             return placement.place(*pair, image, size, method)
@@ -174,8 +168,8 @@ def benchmark_model() -> None:
         def windows(weights, x, image, method=method):
             return placement.windows(x, weights, image, window, method)
 
-        measure("placement", method, place, (sprites, weights), objects.image, **settings)
-        measure("windows", method, windows, weights, x, objects.image, **settings)
+        measure("placement", method, place, (sprites, weights), objects.image, **options)
+        measure("windows", method, windows, weights, x, objects.image, **options)
     measure(
         "placement",
         "hard",
@@ -199,7 +193,7 @@ def benchmark_model() -> None:
 def benchmark_input() -> None:
     """Decoded, shuffled and batched training images a second."""
     builder = data_flags.make_builder()
-    data_flags.prepare(builder)
+    datasets.prepare(builder)
     source = input_pipeline.open_split(builder, "train")
     batches = input_pipeline.train_batches(source, BATCH_SIZE.value, seed=0)
     next(batches)
@@ -215,10 +209,9 @@ def benchmark_input() -> None:
     )
 
 
-def main(argv):
-    data_flags.refuse_arguments(argv)
+def main():
     {"input": benchmark_input, "model": benchmark_model}[WHAT.value]()
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _program.run(main)

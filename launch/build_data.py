@@ -7,19 +7,22 @@ python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
 
 import time
 
-import _path  # noqa: F401
+import _program
 import data_flags
-from absl import app
+from absl import flags
+
+import datasets
+
+flags.adopt_module_key_flags(data_flags)
 
 
-def main(argv):
-    data_flags.refuse_arguments(argv)
+def main():
     builder = data_flags.make_builder()
     if builder.is_prepared():
         print(f"{builder.info.full_name} is already in {builder.data_dir}")
         return
     start = time.perf_counter()
-    data_flags.prepare(builder)
+    datasets.prepare(builder)
     sizes = ", ".join(f"{name} {s.num_examples:,}" for name, s in builder.info.splits.items())
     print(
         f"{builder.info.full_name} ({sizes}; {builder.info.dataset_size}) "
@@ -28,4 +31,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _program.run(main)

@@ -14,12 +14,15 @@ import os
 import shlex
 import sys
 
-import _path  # noqa: F401
+import _program
 import jax
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
 
-from lavae_jax import checkpoints, run_files, training
+import datasets
+from lavae_jax import input_pipeline
+from lavae_jax.training import loop
+from lavae_jax.training.files import WorkdirError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder [runs/<config>-<recipe>].")
@@ -64,25 +67,38 @@ def _is_one_of_several() -> bool:
     )
 
 
-def main(argv):
-    logging.set_verbosity(logging.WARNING)
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected argument {argv[1]!r}")
+def open_data(config: ConfigDict) -> loop.Data:
+    """The data set that a config names; it is built if it is not there."""
+    settings = config.dataset
+    builder = datasets.make_builder(**datasets.options(settings))
+    size = builder.builder_config.num_train
+    if not 0 < settings.held_out < size:
+        raise loop.TrainingError(
+            f"config.dataset.held_out={settings.held_out} of {size} training scenes"
+        )
+    if config.model.channels != builder.CHANNELS:
+        raise loop.TrainingError(
+            f"config.model.channels={config.model.channels}, but scenes of {settings.name} "
+            f"have {builder.CHANNELS}"
+        )
+    datasets.prepare(builder)
+    first_held_out = size - settings.held_out
+    return loop.Data(
+        input_pipeline.Part(input_pipeline.open_split(builder, "train"), range(first_held_out)),
+        input_pipeline.Part(
+            input_pipeline.open_split(builder, "train", ("image", "count")),
+            range(first_held_out, size),
+        ),
+    )
+
+
+def main():
     connect()
     config = CONFIG.value
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
     command = shlex.join([os.path.basename(sys.executable), *sys.argv])
-    try:
-        code = training.train(config, workdir, command)
-    except (
-        training.TrainingError,
-        checkpoints.CheckpointError,
-        run_files.ConfigMismatch,
-    ) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        code = 1
-    sys.exit(code)
+    return loop.train(config, workdir, lambda: open_data(config), command)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _program.run(main, loop.TrainingError, WorkdirError)

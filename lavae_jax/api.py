@@ -1,139 +1,154 @@
-"""Trained models, to be used: `load` one, then infer, render, edit and sample."""
+"""Trained models, to be used: `load` one, then infer, render, edit and sample.
 
+A model's methods take arrays of any length and go through them in batches, on all local
+devices. Under `jax.jit` and `jax.grad`, where nothing is known but shapes, they compute
+the whole batch at once: `jax.jit(model.render)` is a pure function.
+"""
+
+import dataclasses
 import functools
-import json
+import hashlib
 import math
+import operator
 import pathlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tqdm
 from ml_collections import ConfigDict
 
-from lavae_jax import (
-    bernoulli,
-    checkpoints,
-    generative,
-    inference,
-    objective,
-    packing,
-    tasks,
-    vae,
-)
-from lavae_jax.locations import Locations
-from lavae_jax.model import ModelConfig, Variables
+from lavae_jax import generative, inference, model, objective, vae
+from lavae_jax.model import LAVAE, Variables
+from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
+from lavae_jax.vae import GridVAE
 
-SHIPPED = pathlib.Path(__file__).with_name("weights")
-
-
-def load(path: str | pathlib.Path) -> "Model | Baseline":
-    """A trained model: a run's folder, one of its checkpoints, or shipped weights' name."""
-    given = path
-    path = pathlib.Path(path)
-    if not path.exists() and (SHIPPED / str(given)).is_dir():
-        path = SHIPPED / str(given)
-    if not path.is_dir():
-        names = ", ".join(sorted(p.name for p in SHIPPED.glob("*/"))) or "none yet"
-        raise FileNotFoundError(f"{given} is neither a folder nor shipped weights ({names})")
-    path = path.resolve()
-    is_checkpoint = (path / "meta.json").exists()
-    workdir = path.parent.parent if is_checkpoint else path
-    if not (workdir / "config.json").exists():
-        raise FileNotFoundError(f"{workdir} has no config.json: it is not the folder of a run")
-    config = ConfigDict(json.loads((workdir / "config.json").read_text()))
-    folder = workdir / "checkpoints"
-    checkpoint = checkpoints.load(path) if is_checkpoint else checkpoints.load_newest(folder)
-    if checkpoint is None:
-        raise FileNotFoundError(f"{folder} holds no whole checkpoint")
-    model = from_arrays(config, checkpoint.arrays)
-    model.folder = workdir
-    return model
-
-
-def from_arrays(config: ConfigDict, arrays: dict[str, np.ndarray]) -> "Model | Baseline":
-    """A model out of a run's config and the arrays of a checkpoint, of whatever precision."""
-    shapes = jax.eval_shape(lambda: tasks.make(config).init(jax.random.key(0)))
-    trees = []
-    for prefix, tree in zip(_prefixes(config), shapes, strict=True):
-        ours = {
-            name.removeprefix(prefix): array.astype(np.float32)
-            for name, array in arrays.items()
-            if name.startswith(prefix)
-        }
-        trees.append(checkpoints.unflatten(ours, tree.get("lavae", tree)))
-    variables = Variables(*trees)
-    if config.kind == "lavae":
-        return Model(tasks.model_config(config.model), variables, config)
-    return Baseline(vae.BaselineConfig(**config.model), variables, config)
-
-
-def is_part_of_model(config: ConfigDict, name: str) -> bool:
-    """Whether an array of a checkpoint is needed to use the model."""
-    return name.startswith(_prefixes(config))
-
-
-def _prefixes(config: ConfigDict) -> tuple[str, str]:
-    """How the names of parameters and of batch statistics begin in a checkpoint."""
-    part = "lavae." if config.kind == "lavae" else ""
-    return f"state.params.{part}", f"state.batch_stats.{part}"
-
+Key = chex.PRNGKey | int
+MOSTLY_LIT = 0.5  # the share of lit pixels above which objects are hardly on a black canvas
+MOSTLY_ALONE = 0.5  # the share of lit pixels far from all objects above which a model is lost
 
 # --- inputs ------------------------------------------------------------------
 
 
-def as_images(images, channels: int) -> np.ndarray:
-    """Images as float32 [B, H, W, C] in 0..1, or an error that says what is wrong."""
-    images = np.asarray(images)
-    wanted = f"[B, H, W, {channels}]" + (" or [B, H, W]" if channels == 1 else "")
-    if images.ndim == 3 and channels == 1:
-        images = images[..., None]
-    if images.ndim != 4 or images.shape[-1] != channels or 0 in images.shape[1:]:
-        raise ValueError(f"images have shape {images.shape}; this model wants {wanted}")
+def as_images(images, channels: int, least_pixels: int = 1) -> jax.Array | np.ndarray:
+    """Images as float [B, H, W, C] in 0..1, or an error that says what is wrong."""
+    if isinstance(images, jax.core.Tracer):  # the values are not known
+        return _as_batch(images, channels, least_pixels)
+    images = _as_batch(np.asarray(images), channels, least_pixels)
     if images.dtype == np.uint8:
-        return images.astype(np.float32) / 255
-    if images.dtype != bool and not np.issubdtype(images.dtype, np.floating):
+        if images.max(initial=0) == 1:
+            warnings.warn(
+                "these images are uint8 with a maximum of 1, which reads as nearly black: "
+                "uint8 goes from 0 to 255. Use .astype(bool) if 1 means lit",
+                stacklevel=3,
+            )
+        images = images.astype(np.float32) / 255
+    elif np.issubdtype(images.dtype, np.integer) and np.isin(images, (0, 1)).all():
+        images = images.astype(np.float32)
+    elif images.dtype == bool or np.issubdtype(images.dtype, np.floating):
+        images = images.astype(np.float32)
+        low, high = images.min(initial=0), images.max(initial=0)
+        if not (low >= 0 and high <= 1):  # nan is neither
+            raise ValueError(
+                f"images of type float reach from {images.min():g} to {images.max():g}, "
+                "not from 0 to 1"
+            )
+    else:
         raise TypeError(
-            f"images have type {images.dtype}; wanted are uint8 (0 to 255), float (0 to 1) or bool"
+            f"images have type {images.dtype}; wanted are uint8 (0 to 255), float (0 to 1), "
+            "bool, or whole numbers 0 and 1"
         )
-    images = images.astype(np.float32)
-    if not np.isfinite(images).all() or images.min(initial=0) < 0 or images.max(initial=0) > 1:
-        low, high = images.min(), images.max()
-        raise ValueError(f"images of type float reach from {low:g} to {high:g}, not from 0 to 1")
+    lit = images.mean() if images.size else 0.0
+    if lit > MOSTLY_LIT:
+        warnings.warn(
+            f"{lit:.0%} of these images is lit; the model knows bright objects on a black "
+            "canvas. If they are dark on white, use 1 - images (255 - images for uint8)",
+            stacklevel=3,
+        )
     return images
 
 
+def _as_batch(images, channels: int, least_pixels: int):
+    """One image is a batch of one."""
+    shape = images.shape
+    if channels == 1:
+        wanted = "[B, H, W, 1], [B, H, W], [H, W, 1] or [H, W]"
+        if len(shape) == 2 or (len(shape) == 3 and shape[-1] != 1):
+            images = images[..., None]
+    else:
+        wanted = f"[B, H, W, {channels}] or [H, W, {channels}]"
+    if images.ndim == 3:
+        images = images[None]
+    if images.ndim != 4 or images.shape[-1] != channels or 0 in images.shape[1:]:
+        raise ValueError(f"images have shape {shape}; this model wants {wanted}")
+    if images.shape[1] * images.shape[2] < least_pixels:
+        raise ValueError(
+            f"images of {images.shape[1]}x{images.shape[2]} have fewer pixels than the "
+            f"{least_pixels} objects that this model places on different ones"
+        )
+    return images
+
+
+def _image_keys(key: Key, n: int) -> chex.PRNGKey:
+    """A key of its own for each image, whatever batches they come in."""
+    key = _as_key(key)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n))
+
+
+def _as_key(key: Key) -> chex.PRNGKey:
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    try:
+        return jax.random.key(operator.index(key))
+    except TypeError:
+        raise TypeError(f"a key is a whole number or made by jax.random.key, not {key!r}") from None
+
+
+# --- batches -----------------------------------------------------------------
+
+
 @functools.lru_cache(maxsize=64)
-def _on_devices(function, config, num_arrays: int, sizes: tuple):
-    """function(config, variables, *arrays, **sizes) on every local device, compiled."""
-
-    def run(variables, *arrays):
-        return function(config, variables, *arrays, **dict(sizes))
-
-    return jax.pmap(run, in_axes=(None, *[0] * num_arrays))
+def _on_devices(function: Callable, module: nn.Module, num_inputs: int) -> Callable:
+    """function(module, *inputs) on every local device, compiled."""
+    return jax.pmap(model.bind(function, module), in_axes=(None, *[0] * num_inputs))
 
 
-def _in_chunks(function, config, variables, size: int, *arrays: np.ndarray, progress="", **sizes):
-    """Applies a function of batches to arrays of any length, on all local devices.
+def _in_batches(
+    function: Callable,
+    module: nn.Module,
+    variables: Variables,
+    inputs: tuple,
+    batch_size: int,
+    progress: str | None = None,
+) -> Any:
+    """function(module, *inputs) for trees of arrays of any length, on all local devices.
 
-    Every device gets `size` images at a time, or a smaller power of two if there are
+    Every device gets `batch_size` images at a time, or a smaller power of two if there are
     fewer; the last batch is filled up. So little is compiled and memory is bounded.
-    Returns a tree of arrays on the host.
+    Returns a tree of arrays on the host. `progress` is the title of a progress bar.
     """
-    length, devices = len(arrays[0]), jax.local_device_count()
-    size = min(size, 1 << max(0, math.ceil(math.log2(max(length / devices, 1)))))
-    run = _on_devices(function, config, len(arrays), tuple(sorted(sizes.items())))
+    leaves = jax.tree.leaves(inputs)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return model.bind(function, module)(variables, *inputs)
+    length, devices = len(leaves[0]), jax.local_device_count()
+    size = min(batch_size, 1 << max(0, math.ceil(math.log2(max(length / devices, 1)))))
+    run = _on_devices(function, module, len(inputs))
     results = []
     starts = range(0, max(length, 1), size * devices)
-    for start in tqdm.tqdm(starts, desc=progress, disable=not progress, mininterval=1.0):
+    for start in tqdm.tqdm(starts, desc=progress, disable=progress is None, mininterval=1.0):
         index = np.minimum(np.arange(start, start + size * devices), max(length - 1, 0))
-        batch = [
-            a[index] if length else np.zeros((len(index), *a.shape[1:]), a.dtype) for a in arrays
-        ]
-        out = run(variables, *(a.reshape(devices, size, *a.shape[1:]) for a in batch))
+
+        def spread(a, index=index):
+            batch = a[index] if length else jnp.zeros((len(index), *a.shape[1:]), a.dtype)
+            return batch.reshape(devices, size, *a.shape[1:])
+
+        out = run(variables, *jax.tree.map(spread, inputs))
         kept = min(len(index), length - start)
         results.append(
             jax.tree.map(lambda a, n=kept: np.asarray(a).reshape(-1, *a.shape[2:])[:n], out)
@@ -141,195 +156,198 @@ def _in_chunks(function, config, variables, size: int, *arrays: np.ndarray, prog
     return jax.tree.map(lambda *a: np.concatenate(a), *results)
 
 
-def _keys(key: chex.PRNGKey | int, n: int) -> np.ndarray:
-    """A key of its own for each image, whatever batches they come in."""
-    key = jax.random.key(key) if isinstance(key, int) else key
-    index = jnp.arange(n)
-    return np.asarray(jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, i))(index)))
-
-
 # --- models ------------------------------------------------------------------
 
 
 class _Trained:
-    """What both kinds of model share. Methods take and return arrays of any length."""
+    """What both kinds of model share."""
 
-    def __init__(self, config, variables: Variables, run: ConfigDict, batch_size: int = 64):
-        self.config, self.variables, self.run = config, variables, run
+    def __init__(
+        self, module: nn.Module, variables: Variables, config: ConfigDict, batch_size: int = 64
+    ):
+        self.module, self.variables, self.config = module, variables, config
         self.batch_size = batch_size
-        self.folder: pathlib.Path | None = None  # of the run that it was loaded from
+        self.folder: pathlib.Path | None = None  # that it was loaded from
+        self.fingerprint = _fingerprint(variables)
 
-    def log_likelihood(self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0):
-        """The importance-weighted bound on log p(x) of binary images, [B]."""
-        return self.bound(images, num_samples, key)["log_likelihood"]
+    @property
+    def settings(self):
+        return self.module.settings
 
     def bound(
-        self, images, num_samples: int = 100, key: chex.PRNGKey | int = 0, progress: str = ""
-    ) -> dict:
-        """`log_likelihood`, and the means over samples of its `terms`.
+        self, images, num_samples: int = 100, key: Key = 0, progress: str | None = None
+    ) -> Bound:
+        """The importance-weighted bound on log p(x) of binary images, `log_p` [B].
 
-        `progress` is the title of a progress bar; without one there is none.
+        Beside it the ELBO's parts, means over samples. `progress` is the title of a
+        progress bar; without one there is none.
         """
-        x = as_images(images, self.config.channels)
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples} must be at least 1")
+        x = self._as_images(images)
         if not np.isin(x, (0, 1)).all():
             raise ValueError(
                 "a likelihood needs binary images: 0 and 255 as uint8, 0 and 1 as float"
             )
         # About ten times as many samples at once as images otherwise.
         size = max(1, 10 * self.batch_size // num_samples)
-        function, sizes = self._bound(x)
-        sizes |= {"num_samples": num_samples, "progress": progress}
-        return self._run(function, size, x, _keys(key, len(x)), **sizes)
+        function = self._bound_function(x, num_samples)
+        return self._run(function, x, _image_keys(key, len(x)), batch_size=size, progress=progress)
 
-    def _run(self, function, size, *arrays, **sizes):
-        return _in_chunks(function, self.config, self.variables, size, *arrays, **sizes)
+    def _run(self, function, *inputs, batch_size: int | None = None, progress: str | None = None):
+        batch_size = batch_size or self.batch_size
+        return _in_batches(function, self.module, self.variables, inputs, batch_size, progress)
+
+    def _as_images(self, images):
+        return as_images(images, self.settings.channels)
 
 
 class Model(_Trained):
-    """A trained LAVAE."""
+    """A trained LAVAE.
 
-    config: ModelConfig
+    It knows objects like those that it was trained on: bright on a black canvas, of the
+    same size in pixels (at most `settings.sprite_size`), not overlapping, whatever the
+    size of the canvas; up to `settings.max_objects` of them.
+    """
 
-    def infer(self, images, key: chex.PRNGKey | int | None = None) -> Scene:
-        """Takes images apart into objects.
+    module: LAVAE
 
-        Locations are the peaks of h_loc that f_count counts, highest first, appearances
-        the means of q(z_app | z_loc, x). With a key, both are a sample of q instead.
+    def infer(self, images, key: Key | None = None) -> Scene:
+        """Takes images [B, H, W, C] (or one, [H, W, C]) apart into objects.
+
+        Pixels are uint8 (0 to 255), float (0 to 1) or bool. Locations are the peaks of
+        h_loc that f_count counts, highest first, appearances the means of
+        q(z_app | z_loc, x). With a key, both are a sample of q instead.
         """
-        x = as_images(images, self.config.channels)
+        x = self._as_images(images)
         if key is None:
-            scene = self._run(_most_probable, self.batch_size, x)
+            scene = self._run(inference.infer, x)
         else:
-            scene = self._run(_sampled, self.batch_size, x, _keys(key, len(x)))
-        return jax.tree.map(jnp.asarray, scene)
+            scene = self._run(inference.sample_scene, x, _image_keys(key, len(x)))
+        if not isinstance(x, jax.core.Tracer):
+            self._warn_if_lost(x, scene)
+        return self._stamp(scene)
 
     def render(self, scene: Scene) -> jax.Array:
         """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
-        return jnp.asarray(self._decode(scene)[1])
+        self._check(scene)
+        return jnp.asarray(self._run(generative.render, scene))
 
     def sprites(self, scene: Scene) -> jax.Array:
         """What each object looks like, [B, M, h, w, C]; 0 where absent."""
-        return jnp.asarray(self._decode(scene)[0])
+        self._check(scene)
+        return jnp.asarray(self._run(generative.sprites, scene))
 
     def sample(
         self,
-        key: chex.PRNGKey | int,
+        key: Key,
         num_scenes: int,
         count: Sequence[int] | None = None,
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
         """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
-        key = jax.random.key(key) if isinstance(key, int) else key
         logits = None
         if count is not None:
-            values, most = np.unique(count), self.config.max_objects
+            values, most = np.unique(count), self.settings.max_objects
             if not len(values) or values.min() < 0 or values.max() > most:
                 raise ValueError(f"count={count}: wanted are numbers from 0 to {most}")
             logits = jnp.full(most + 1, -jnp.inf).at[values].set(0.0)
-        drawn = generative.sample_prior(
-            self.config, self.variables, key, num_scenes, canvas, logits
-        )
-        return _scene(drawn.count, drawn.index, drawn.z_app, canvas)
+        draw = model.bind(generative.sample_prior, self.module)
+        return self._stamp(draw(self.variables, _image_keys(key, num_scenes), canvas, logits))
 
-    def _bound(self, x):
-        slots = _round_up(int(np.max(self.infer(x).count, initial=0)), self.config.max_objects)
-        return _lavae_bound, {"slots": slots}
+    def with_settings(self, **changes) -> "Model":
+        """The same networks under other settings, such as support="pixels"."""
+        settings = dataclasses.replace(self.settings, **changes)
+        changed = Model(LAVAE(settings), self.variables, self.config, self.batch_size)
+        changed.folder = self.folder
+        return changed
 
-    def _decode(self, scene: Scene):
+    def _as_images(self, images):
+        return as_images(images, self.settings.channels, self.settings.max_objects)
+
+    def _bound_function(self, x, num_samples):
+        most = int(np.max(self.infer(x).count, initial=0))
+        return _lavae_bound(num_samples, _round_up(most, self.settings.max_objects))
+
+    def _stamp(self, scene: Scene) -> Scene:
+        """The scene as JAX's arrays, with the name of the model whose appearances it has."""
+        scene = jax.tree.map(jnp.asarray, scene)
+        return dataclasses.replace(scene, model=self.fingerprint)
+
+    def _check(self, scene: Scene) -> None:
         latent = scene.appearance.shape[-1]
-        if latent != self.config.latent_size:
-            wanted = self.config.latent_size
+        if latent != self.settings.latent_size:
+            wanted = self.settings.latent_size
             raise ValueError(f"appearances have {latent} numbers; this model's have {wanted}")
-        parts = [np.asarray(a) for a in (scene.count, scene.location, scene.appearance)]
-        return self._run(_decoded, self.batch_size, *parts, canvas=scene.canvas)
+        if scene.model not in (None, self.fingerprint):
+            raise ValueError(
+                f"this scene's appearances are those of another model ({scene.model}, this is "
+                f"{self.fingerprint}): infer the scene with this one, or, if you know what you "
+                "do, use dataclasses.replace(scene, model=None)"
+            )
+
+    def _warn_if_lost(self, x: np.ndarray, scene: Scene) -> None:
+        """Objects of another size than in training are not found, or as something else."""
+        near = np.zeros(x.shape[:3], bool)
+        reach = self.settings.sprite_size // 2
+        for b, n in enumerate(scene.count):
+            for row, column in np.maximum(scene.location[b, :n] - reach, 0):
+                near[b, row : row + 2 * reach + 1, column : column + 2 * reach + 1] = True
+        lit = x.max(-1) > 0.5
+        share = (lit & ~near).sum() / max(lit.sum(), 1)
+        if share > MOSTLY_ALONE and lit.mean() < MOSTLY_LIT:
+            warnings.warn(
+                f"{share:.0%} of the lit pixels belong to no object that was found. This model "
+                f"knows objects of up to {self.settings.sprite_size} pixels, like those of "
+                f"{self.config.dataset.name}, bright on black",
+                stacklevel=3,
+            )
 
 
 class Baseline(_Trained):
     """A trained β-VAE."""
 
-    config: vae.BaselineConfig
+    module: GridVAE
 
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""
-        x = as_images(images, self.config.channels)
-        return jnp.asarray(self._run(vae.reconstruct, self.batch_size, x))
+        return jnp.asarray(self._run(vae.reconstruct, self._as_images(images)))
 
-    def sample(
-        self, key: chex.PRNGKey | int, num_images: int, canvas: tuple[int, int] = (64, 64)
-    ) -> jax.Array:
+    def sample(self, key: Key, num_images: int, canvas: tuple[int, int] = (64, 64)) -> jax.Array:
         """Pixel means [B, H, W, C] of images from the prior."""
-        key = jax.random.key(key) if isinstance(key, int) else key
-        return vae.sample_prior(self.config, self.variables, key, num_images, canvas)
+        return jnp.asarray(self._run(_baseline_samples(canvas), _image_keys(key, num_images)))
 
-    def _bound(self, x):
-        return _baseline_bound, {}
-
-
-# --- what happens to a batch, for `_on_devices` -------------------------------
+    def _bound_function(self, x, num_samples):
+        return _baseline_bound(num_samples)
 
 
-def _most_probable(config, variables, x):
-    h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    index, count = inference.peak_locations(config, h_loc)
-    where = Locations(index, None, jnp.zeros(index.shape))
-    objects = packing.pack(count, config.max_objects * len(x))
-    q_app, _ = inference.appearance(config, variables, x, where, objects, train=False)
-    return _scene(count, index, objects.scatter(q_app.mean, *index.shape), x.shape[1:3])
+# Cached, so that the same sizes give the same function, which is compiled once.
 
 
-def _sampled(config, variables, x, keys):
-    keys = jax.random.wrap_key_data(keys)
-    h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    count = inference.infer_count(config, h_loc)
-    budget = objective.Budget.for_everything(config, len(x))
-    logits = inference.sampling_logits(config, h_loc)
-    drawn, _ = objective.sample_posterior(config, variables, x, logits, count, keys, budget)
-    index = drawn.where.index
-    return _scene(count, index, drawn.objects.scatter(drawn.z_app, *index.shape), x.shape[1:3])
+@functools.lru_cache(maxsize=64)
+def _lavae_bound(num_samples: int, num_slots: int) -> Callable:
+    return functools.partial(objective.bound, num_samples=num_samples, num_slots=num_slots)
 
 
-def _decoded(config, variables, count, location, appearance, canvas):
-    size, slots = location.shape[:2]
-    row, column = jnp.clip(location, 0, jnp.array(canvas) - 1).transpose(2, 0, 1)
-    where = Locations(row * canvas[1] + column, None, jnp.zeros((size, slots)))
-    objects = packing.pack(count, size * slots)
-    z_app = objects.gather(appearance)
-    sprites, _ = generative.decode(config, variables, z_app, objects, train=False)
-    intensity = generative.intensity(sprites, where, objects, size, canvas)
-    return objects.scatter(sprites, size, slots), bernoulli.pixel_means(intensity)
+@functools.lru_cache(maxsize=64)
+def _baseline_bound(num_samples: int) -> Callable:
+    return functools.partial(vae.bound, num_samples=num_samples)
 
 
-def _lavae_bound(config, variables, x, keys, num_samples, slots):
-    keys = jax.random.wrap_key_data(keys)
-    h_loc, _ = inference.location_logits(config, variables, x, train=False)
-    log_w, parts = objective.log_weights(config, variables, x, h_loc, keys, num_samples, slots)
-    return _over_samples(log_w, parts._asdict())
-
-
-def _baseline_bound(config, variables, x, keys, num_samples):
-    keys = jax.random.wrap_key_data(keys)
-    return _over_samples(*vae.log_weights(config, variables, x, keys, num_samples))
-
-
-def _over_samples(log_w, parts):
-    means = {name: value.mean(0) for name, value in parts.items()}
-    return {"log_likelihood": objective.log_mean_exp(log_w), "terms": means}
-
-
-# --- parts -------------------------------------------------------------------
-
-
-def _scene(count, index, z_app, canvas) -> Scene:
-    present = (jnp.arange(index.shape[1]) < count[:, None])[..., None]
-    location = jnp.stack([index // canvas[1], index % canvas[1]], axis=-1)
-    return Scene(
-        count.astype(jnp.int32),
-        jnp.where(present, location, -1).astype(jnp.int32),
-        jnp.where(present, z_app, 0),
-        tuple(canvas),
-    )
+@functools.lru_cache(maxsize=64)
+def _baseline_samples(canvas: tuple[int, int]) -> Callable:
+    return functools.partial(vae.sample_prior, canvas=canvas)
 
 
 def _round_up(count: int, most: int) -> int:
     """1, 3, 7 or M: few different numbers of slots, so that little is compiled."""
     return next((n for n in (1, 3, 7) if count <= n <= most), most)
+
+
+def _fingerprint(variables: Variables) -> str:
+    """A short name for these weights."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(variables)[0]:
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()

@@ -15,6 +15,7 @@ where clipping would leave it alone.
 
 import jax
 import jax.numpy as jnp
+import optax
 
 EPSILON = 1e-6  # costs D ε = 0.004 nats on a black 64x64 canvas
 DELTA = 1e-4  # costs δ/2 nats for a lit pixel under a sprite of 1
@@ -58,4 +59,4 @@ def _lit_and_dark(intensity):
 
 def log_prob_from_logits(x: jax.Array, logits: jax.Array) -> jax.Array:
     """log p(x) of each pixel where a network gives logits."""
-    return x * jax.nn.log_sigmoid(logits) + (1 - x) * jax.nn.log_sigmoid(-logits)
+    return -optax.sigmoid_binary_cross_entropy(logits, x)

@@ -29,10 +29,9 @@ def peaks(h_loc: jax.Array, threshold: float, radius: int) -> jax.Array:
     return highest & (first == order) & (h_loc > threshold)
 
 
-def count(h_loc: jax.Array, threshold: float, radius: int, max_objects: int) -> jax.Array:
+def count(peaks: jax.Array, max_objects: int) -> jax.Array:
     """f_count: the number of peaks of [..., H, W], at most M."""
-    found = peaks(h_loc, threshold, radius).sum((-2, -1), dtype=jnp.int32)
-    return jnp.minimum(found, max_objects)
+    return jnp.minimum(peaks.sum((-2, -1), dtype=jnp.int32), max_objects)
 
 
 def _pool(x, radius, function, initial):

@@ -1,16 +1,98 @@
 """The numbers that a trained model is judged by: numpy on what the model gave."""
 
-import itertools
-import math
+import time
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+import sklearn.metrics
 
-from lavae_jax.api import Model
+from lavae_jax.api import Baseline, Model
+from lavae_jax.input_pipeline import Batch
 from lavae_jax.scene import Scene
+
+# --- a split -----------------------------------------------------------------
+
+
+def evaluate(
+    model: Model | Baseline, batch: Batch, num_samples: int, entropy: float | None
+) -> dict[str, Any]:
+    """All figures of a model on scenes with ground truth: `image`, `count` and `mask`.
+
+    `entropy` is that of the data, which no model can beat, if it is known.
+    """
+    images = batch["image"]
+    scores = bound_scores(model, images, num_samples, entropy)
+    if isinstance(model, Model):
+        model.infer(images)  # compiles
+        start = time.perf_counter()
+        scene = model.infer(images)
+        scores["images_per_second"] = len(images) / (time.perf_counter() - start)
+        scores |= count_scores(np.asarray(scene.count), batch["count"])
+        scores |= centre_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
+        scores["disentanglement"] = disentanglement(model, images[:500])
+    return scores
+
+
+def describe(name: str, scores: dict[str, Any]) -> str:
+    """A split's figures, for people."""
+    lines = [
+        f"{name}: {scores['images']:,} images",
+        f"  -log p(x) <= {scores['neg_bound']:.2f} ± {scores['standard_error']:.2f} "
+        f"(median {scores['median']:.2f}); "
+        + ", ".join(f"{k} {v:.2f}" for k, v in scores["terms"].items()),
+    ]
+    if scores["entropy"] is not None:
+        lines.append(
+            f"  entropy of the data {scores['entropy']:.2f}, gap {scores['gap_to_entropy']:.2f}"
+        )
+    if "count_accuracy" in scores:
+        lines.append(
+            f"  count {scores['count_accuracy']:.2%} right, {scores['overcounted']:.2%} over, "
+            f"{scores['undercounted']:.2%} under; {scores['images_per_second']:.0f} images/s"
+        )
+    if "centre_distance_median" in scores:
+        lines.append(
+            f"  centres off by {scores['centre_distance_median']:.2f} pixels (median), "
+            f"{scores['centre_distance_95']:.2f} (95 %); "
+            f"{scores['centres_within_2_pixels']:.2%} within 2"
+        )
+    if "foreground_ari" in scores:
+        lines.append(f"  foreground ARI {scores['foreground_ari']:.4f}")
+    for edit in ("move", "appearance"):
+        if edit in scores.get("disentanglement", {}):
+            change = scores["disentanglement"][edit]
+            others = f"{change['objects']} others {change['lost']:.1%} lost"
+            text = f"  {edit} of one object: of the {others}"
+            if change["location_change_pixels"] is not None:
+                text += (
+                    f", moved by {change['location_change_pixels']:.3f} pixels, appearance "
+                    f"changed by {change['appearance_change_in_spreads']:.3f} spreads"
+                )
+            lines.append(text)
+    return "\n".join(lines)
+
+
+# --- the bound ---------------------------------------------------------------
+
+
+def bound_scores(
+    model: Model | Baseline, images: np.ndarray, num_samples: int, entropy: float | None
+) -> dict[str, Any]:
+    """The bound on -log p(x), its error and its parts."""
+    bound = model.bound(images, num_samples, progress="-log p(x)")
+    neg = -bound.log_p
+    return {
+        "images": len(images),
+        "neg_bound": float(neg.mean()),
+        "standard_error": float(neg.std() / np.sqrt(len(neg))),
+        "median": float(np.median(neg)),
+        "terms": {name: float(v.mean()) for name, v in sorted(bound.terms._asdict().items())},
+        "entropy": entropy,
+        "gap_to_entropy": None if entropy is None else float(neg.mean() - entropy),
+    }
+
 
 # --- counting ----------------------------------------------------------------
 
@@ -65,22 +147,6 @@ def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scipy.optimize.linear_sum_assignment(distance)
 
 
-def adjusted_rand_index(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """How well two partitions of the same pixels agree: 1 if they are the same, 0 by chance."""
-    _, a = np.unique(labels, return_inverse=True)
-    _, b = np.unique(predicted, return_inverse=True)
-    table = np.zeros((a.max() + 1, b.max() + 1))
-    np.add.at(table, (a, b), 1)
-
-    def pairs(n):
-        return (n * (n - 1) / 2).sum()
-
-    together, expected = pairs(table), pairs(table.sum(1)) * pairs(table.sum(0))
-    expected /= max(pairs(np.array([table.sum()])), 1)
-    most = (pairs(table.sum(1)) + pairs(table.sum(0))) / 2
-    return 1.0 if most == expected else float((together - expected) / (most - expected))
-
-
 def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
     """Distances of matched centres, in pixels, and each scene's foreground ARI.
 
@@ -99,56 +165,22 @@ def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[s
         if foreground.any():
             bright = placed[:, foreground]
             owner = bright.argmax(0) + 1 if len(bright) else np.zeros(foreground.sum(), int)
-            ari.append(adjusted_rand_index(true_mask[foreground], owner))
+            ari.append(sklearn.metrics.adjusted_rand_score(true_mask[foreground], owner))
     return {"distance": np.array(distances), "foreground_ari": np.array(ari)}
 
 
-# --- the floor ---------------------------------------------------------------
-
-
-def count_layouts(n: int, box: int, canvas: int) -> int:
-    """Ordered layouts of n boxes on the canvas without overlap, by inclusion-exclusion.
-
-    Over the sets of pairs that overlap: boxes overlap if their rows do and their columns
-    do, so each set's number of layouts is the square of that in one dimension.
-    """
-    span = canvas - box + 1
-    near = np.abs(np.subtract.outer(np.arange(span), np.arange(span))) < box
-    pairs = list(itertools.combinations(range(n), 2))
-    total = 0
-    for chosen in itertools.product((False, True), repeat=len(pairs)):
-        edges = [pair for pair, c in zip(pairs, chosen, strict=True) if c]
-        total += (-1) ** len(edges) * _count_one_dimension(n, edges, near) ** 2
-    return total
-
-
-def _count_one_dimension(n: int, edges: list[tuple[int, int]], near: np.ndarray) -> int:
-    """Positions of n intervals such that those joined by an edge overlap."""
-    letters = "abcdefgh"
-    terms = [letters[i] + letters[j] for i, j in edges] + [letters[i] for i in range(n)]
-    ones = np.ones(len(near), np.int64)
-    operands = [near.astype(np.int64)] * len(edges) + [ones] * n
-    return int(np.einsum(",".join(terms) + "->", *operands, optimize=True)) if n else 1
-
-
-def entropy_floor(sprites: np.ndarray, counts: range, canvas: int) -> float | None:
-    """The entropy of a data set, in nats: no model's mean -log p(x) can be below it.
-
-    A scene is a count, a layout and a sprite in each box; the order of the boxes does not
-    show. Sprites that look the same count as one. None for more than 4 objects, where
-    counting layouts takes too long.
-    """
-    if max(counts) > 4:
-        return None
-    _, copies = np.unique(sprites.reshape(len(sprites), -1), axis=0, return_counts=True)
-    p = copies / copies.sum()
-    sprite_entropy = -(p * np.log(p)).sum()
-    box = sprites.shape[1]
-    by_count = [
-        math.log(count_layouts(n, box, canvas)) - math.lgamma(n + 1) + n * sprite_entropy
-        for n in counts
-    ]
-    return math.log(len(counts)) + float(np.mean(by_count))
+def centre_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """`object_scores` in a few figures; none where there are no objects."""
+    objects = object_scores(scene, sprites, mask)
+    distance, ari = objects["distance"], objects["foreground_ari"]
+    scores = {}
+    if len(distance):
+        scores["centre_distance_median"] = float(np.median(distance))
+        scores["centre_distance_95"] = float(np.percentile(distance, 95))
+        scores["centres_within_2_pixels"] = float((distance <= 2).mean())
+    if len(ari):
+        scores["foreground_ari"] = float(ari.mean())
+    return scores
 
 
 # --- disentanglement ---------------------------------------------------------
@@ -163,13 +195,13 @@ def disentanglement(model: Model, images: np.ndarray, seed: int = 0) -> dict[str
     """
     scene = model.infer(images)
     several = np.asarray(scene.count) >= 2
-    scene = jax.tree.map(lambda a: a[several], scene)
+    scene = scene[several]
     if not len(scene):
         return {"scenes": 0}
     before = model.infer(_rounded(model.render(scene)))
-    z = np.random.default_rng(seed).normal(size=(len(scene), model.config.latent_size))
+    z = np.random.default_rng(seed).normal(size=(len(scene), model.settings.latent_size))
     edits = {
-        "move": scene.move(0, _farthest(scene, model.config.sprite_size)),
+        "move": scene.move(0, _farthest(scene, model.settings.sprite_size)),
         "appearance": scene.with_appearance(0, jnp.asarray(z, jnp.float32)),
     }
     report: dict[str, Any] = {"scenes": len(scene)}

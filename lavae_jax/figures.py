@@ -1,149 +1,288 @@
 """Pictures, drawn with matplotlib and written without a display.
 
-Each function returns a figure; `save` writes it. Images are [H, W, C] in 0..1.
+Each function returns a figure; `save` writes it. Images are [H, W, C] in 0..1, of numpy or
+of JAX; a location is a row and a column.
 """
 
 import pathlib
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import EngFormatter
+
+from lavae_jax.scene import Scene
+
+DOTS_PER_INCH = 200
+LARGEST_FONT = 7.0  # in points
+_CHARACTER = 0.052  # inches that a character of it takes, about
+COLORS = ("#ff9a1f", "#57b8ff")  # of marks; no object of multi-dSprites has them
+_SPACE = 0.02  # inches between panels
 
 
-def panels(
-    rows: Sequence[Sequence[np.ndarray]],
-    *,
-    column_titles: Sequence[str] = (),
-    titles: Sequence[Sequence[str]] = (),
-    panel_inches: float = 1.0,
-) -> Figure:
-    """Rows of images; `titles` names every panel, `column_titles` the first row's."""
-    columns = max((len(row) for row in rows), default=1)
-    head = 0.3 if titles else 0.05
-    figure, axes = plt.subplots(
-        len(rows),
-        columns,
-        figsize=(columns * panel_inches, 0.2 + len(rows) * (panel_inches + head)),
-        squeeze=False,
-        layout="constrained",
-    )
-    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
-    for axis in axes.flat:
-        axis.axis("off")
-    for r, row in enumerate(rows):
-        for c, image in enumerate(row):
-            _show(axes[r, c], image)
-            if titles:
-                axes[r, c].set_title(titles[r][c], fontsize=7, pad=2)
-    for axis, title in zip(axes[0], column_titles, strict=False):
-        axis.set_title(title, fontsize=7, pad=2)
-    return figure
-
-
-def _show(axis, image: np.ndarray) -> None:
-    image = np.clip(image, 0, 1)
-    axis.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1)
+def save(figure: Figure, *paths: str | pathlib.Path) -> None:
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse matplotlib's default
+        for path in paths:
+            figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
 def in_rows(items: Sequence, columns: int) -> list[Sequence]:
     return [items[i : i + columns] for i in range(0, len(items), columns)]
 
 
-def save(figure: Figure, *paths: str | pathlib.Path) -> None:
-    for path in paths:
-        figure.savefig(path, dpi=200)
-    plt.close(figure)
+# --- panels ------------------------------------------------------------------
+
+
+class Frame(NamedTuple):
+    """A square around an object."""
+
+    location: np.ndarray
+    size: int  # in pixels
+    label: str = ""
+    color: str = COLORS[0]
+    label_left: bool = True  # otherwise on the right
+
+
+class Cross(NamedTuple):
+    """A mark at a location."""
+
+    location: np.ndarray
+    label: str = ""
+    color: str = COLORS[0]
+
+
+class Panel(NamedTuple):
+    """An image, its title, and what is drawn on it."""
+
+    image: np.ndarray
+    title: str = ""
+    frames: Sequence[Frame] = ()
+    crosses: Sequence[Cross] = ()
+
+
+def panels(
+    rows: Sequence[Sequence[Panel]],
+    *,
+    column_titles: Sequence[str] = (),
+    row_titles: Sequence[str] = (),
+    blocks: Mapping[str, int] | None = None,
+    caption: str = "",
+    panel_inches: float = 1.0,
+) -> Figure:
+    """Rows of panels. The figure is `panel_inches` wide for each column.
+
+    Titles stand above what they name, so that they take no width; a row's begins on its
+    left. `blocks` has the titles of blocks of columns and their numbers of columns, from left
+    to right; there is a little room between blocks. All text has the size at which it fits.
+    """
+    columns = max((len(row) for row in rows), default=1)
+    blocks = blocks or {"": columns}
+    row_titles = row_titles or [""] * len(rows)
+    gap = 0.2 * panel_inches
+    ends = np.cumsum(list(blocks.values()))
+    left = [c * panel_inches + gap * np.sum(ends <= c) for c in range(columns)]
+    width = columns * panel_inches + gap * (len(blocks) - 1)
+    caption = textwrap.fill(caption, max(int(width / _CHARACTER), 1))
+
+    texts = [(panel.title, panel_inches) for row in rows for panel in row]
+    texts += [(title, panel_inches) for title in column_titles]
+    texts += [(title, n * panel_inches) for title, n in blocks.items()]
+    texts += [(title, width) for title in (*row_titles, caption)]
+    font = _font_that_fits(texts)
+
+    def height_of(*texts: str) -> float:
+        lines = max(text.count("\n") + 1 if text else 0 for text in ("", *texts))
+        return font / 72 * (1.2 * lines + 0.5) if lines else 0.0
+
+    heights = [height_of(*blocks), height_of(*column_titles)]
+    for row_title, row in zip(row_titles, rows, strict=True):
+        heights += [height_of(row_title), height_of(*(panel.title for panel in row))]
+        heights += [panel_inches]
+    heights += [height_of(caption)]
+    height = sum(heights) + _SPACE
+    bottoms = iter(height - np.cumsum(heights))
+
+    figure = Figure(figsize=(width, height))
+
+    def write(text: str, x: float, y: float, align: str) -> None:
+        """At inches from the left and from the bottom."""
+        place = (x / width, (y + 0.3 * font / 72) / height)
+        figure.text(*place, text, fontsize=font, ha=align, va="baseline", linespacing=1.1)
+
+    bottom = next(bottoms)
+    for (title, n), end in zip(blocks.items(), ends, strict=True):
+        write(title, (left[end - n] + left[end - 1] + panel_inches) / 2, bottom, "center")
+    bottom = next(bottoms)
+    for title, x in zip(column_titles, left, strict=False):
+        write(title, x + panel_inches / 2, bottom, "center")
+    side = panel_inches - _SPACE
+    for row_title, row in zip(row_titles, rows, strict=True):
+        write(row_title, _SPACE, next(bottoms), "left")
+        under_titles, bottom = next(bottoms), next(bottoms)
+        for panel, x in zip(row, left, strict=False):
+            write(panel.title, x + panel_inches / 2, under_titles, "center")
+            corner = ((x + _SPACE / 2) / width, (bottom + _SPACE / 2) / height)
+            axis = figure.add_axes((*corner, side / width, side / height))
+            _show(axis, panel, scale=panel_inches)
+    write(caption, _SPACE, next(bottoms), "left")
+    return figure
+
+
+def _font_that_fits(texts: Iterable[tuple[str, float]]) -> float:
+    """The largest size in points at which each text is no wider than it may be, in inches."""
+    size = LARGEST_FONT
+    for line, inches in {(line, n) for text, n in texts for line in text.split("\n") if line}:
+        width = TextPath((0, 0), line, size=LARGEST_FONT).get_extents().width / 72
+        size = min(size, LARGEST_FONT * (inches - 2 * _SPACE) / width)
+    return size
+
+
+def _show(axis: Axes, panel: Panel, scale: float) -> None:
+    """Marks are drawn on the image rather than into it, so that they stay sharp and legible."""
+    image = np.clip(np.asarray(panel.image), 0, 1)
+    axis.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1)
+    axis.axis("off")
+    for frame in panel.frames:
+        _draw_frame(axis, frame, image.shape[:2], scale)
+    for cross in panel.crosses:
+        _draw_cross(axis, cross, image.shape[:2], scale)
+
+
+def _draw_frame(axis: Axes, frame: Frame, canvas: tuple[int, int], scale: float) -> None:
+    """The part of it that lies on the canvas. The label is in a corner, where objects end."""
+    middle = np.asarray(frame.location)
+    top, left = np.maximum(middle - frame.size / 2, -0.5)
+    bottom, right = np.minimum(middle + frame.size / 2, np.array(canvas) - 0.5)
+    line = {"edgecolor": frame.color, "linewidth": max(0.8 * scale, 0.4)}
+    axis.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, **line))
+    inside = 0.02 * canvas[1]
+    x, align = (left + inside, "left") if frame.label_left else (right - inside, "right")
+    _write_on(axis, frame.label, frame.color, scale, x=x, y=top + inside, ha=align, va="top")
+
+
+def _draw_cross(axis: Axes, cross: Cross, canvas: tuple[int, int], scale: float) -> None:
+    """The label is on the right, or on the left where there is no room."""
+    row, column = cross.location
+    size = {"markersize": max(5 * scale, 3), "markeredgewidth": max(scale, 0.6)}
+    axis.plot(column, row, "+", color=cross.color, path_effects=_outline(scale), **size)
+    height, width = canvas
+    away, is_room = 0.05 * width, column < 0.85 * width
+    x, align = (column + away, "left") if is_room else (column - away, "right")
+    y = np.clip(row, 0.05 * height, 0.95 * height - 1)
+    _write_on(axis, cross.label, "white", scale, x=x, y=y, ha=align, va="center")
+
+
+def _write_on(axis: Axes, text: str, color: str, scale: float, **place) -> None:
+    font = max(5.5 * scale, 3.5)
+    axis.text(s=text, color=color, fontsize=font, path_effects=_outline(scale), **place)
+
+
+def _outline(scale: float) -> list[patheffects.AbstractPathEffect]:
+    """Dark, so that marks can be seen on bright objects too."""
+    return [patheffects.withStroke(linewidth=max(2 * scale, 1), foreground="black")]
 
 
 # --- what a model sees -------------------------------------------------------
 
 
-def explanations(images, reconstruction, count=None, index=None, sprites=None, **kwargs) -> Figure:
-    """A row for each image: input, reconstruction, locations and sprites.
+def reconstructions(images, means, scene: Scene | None = None, sprites=None, **kwargs) -> Figure:
+    """A row for each image: input, reconstruction, locations, and the objects' sprites.
 
-    index [B, S] are flat pixels; a model without objects has the first two columns.
+    Of a model that knows no objects, there are the first two.
     """
-    rows = []
-    for b, image in enumerate(images):
-        row = [image, reconstruction[b]]
-        if count is not None:
-            where = np.zeros((*image.shape[:2], 1))
-            where.reshape(-1)[index[b, : count[b]]] = 1
-            row += [where, *sprites[b, : count[b]]]
-        rows.append(row)
-    names = ["input", "reconstruction", "locations", *(f"sprite {i}" for i in range(1, 99))]
-    return panels(rows, column_titles=names[: max(map(len, rows))], **kwargs)
-
-
-def marked(image: np.ndarray, location: np.ndarray, size: int) -> np.ndarray:
-    """The image in colour, with a thin frame around the object at a location."""
-    image = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image.copy()
-    top, left = np.maximum(np.asarray(location) - size // 2 - 1, 0)
-    bottom, right = np.minimum(np.asarray(location) + size // 2 + 1, np.array(image.shape[:2]) - 1)
-    color = (0.9, 0.45, 0.1)
-    image[[top, bottom], left : right + 1] = color
-    image[top : bottom + 1, [left, right]] = color
-    return image
+    images, means = np.asarray(images), np.asarray(means)
+    rows = [[Panel(image), Panel(mean)] for image, mean in zip(images, means, strict=True)]
+    if scene is not None:
+        empty_canvas = np.zeros((*scene.canvas, 1))
+        count, location = np.asarray(scene.count), np.asarray(scene.location)
+        sprites = np.asarray(sprites)
+        for b, row in enumerate(rows):
+            crosses = [Cross(location[b, k], str(k)) for k in range(count[b])]
+            row.append(Panel(empty_canvas, crosses=crosses))
+            row += [Panel(sprites[b, k]) for k in range(count[b])]
+    columns = max(map(len, rows))
+    titles = ["input", "reconstruction", "locations", *(f"sprite {k}" for k in range(columns))]
+    return panels(rows, column_titles=titles[:columns], **kwargs)
 
 
 # --- how training went, and how counting goes --------------------------------
 
 
-_IN_TRAINING = {"color": "0.7", "linewidth": 0.6}
-_HELD_OUT = {"color": "black", "linewidth": 1, "marker": ".", "markersize": 3}
+class Curve(NamedTuple):
+    """A metric, by its name in metrics.jsonl."""
+
+    name: str
+    title: str
+    unit: str
+    highest: float = np.inf  # that it can be
 
 
-def training_curves(records: Sequence[dict], names: Sequence[str], panel_inches: float) -> Figure:
+_IN_TRAINING = {"label": "training batches", "color": "0.65", "linewidth": 0.6}
+_HELD_OUT = {"label": "held-out scenes", "color": "black", "linewidth": 1, "marker": "."}
+
+
+def training_curves(
+    records: Sequence[dict], curves: Sequence[Curve], panel_inches: float
+) -> Figure:
     """Metrics over steps, one panel each, out of the lines of metrics.jsonl.
 
-    Grey on training batches, black on held-out scenes. The worst twentieth of the values
-    lies beyond the panel, so that a first step's does not hide the rest.
+    The highest twentieth of the values lies beyond the panel, so that the first steps' do
+    not hide the rest. A metric with a highest possible value is shown up to that, whole.
     """
-    figure, axes = plt.subplots(
-        1,
-        len(names),
-        figsize=(2.6 * panel_inches * len(names), 2.2 * panel_inches),
-        squeeze=False,
-        layout="constrained",
-    )
-    for axis, name in zip(axes[0], names, strict=True):
+    size = (2.6 * panel_inches * len(curves), 2.4 * panel_inches)
+    font = LARGEST_FONT * min(panel_inches, 1)
+    figure = Figure(figsize=size, layout="constrained")
+    for axis, curve in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
+        bounded = np.isfinite(curve.highest)
         values = []
-        for key, style in ((name, _IN_TRAINING), (f"held_out_{name}", _HELD_OUT)):
+        for key, style in ((curve.name, _IN_TRAINING), (f"held_out_{curve.name}", _HELD_OUT)):
             points = [(r["step"], r[key]) for r in records if key in r]
             if points:
-                axis.plot(*zip(*points, strict=True), **style)
+                axis.plot(*zip(*points, strict=True), **style, ms=3, clip_on=not bounded)
             values += [value for _, value in points]
-        low, high = min(values), np.quantile(values, 0.95)
+        low, high = min(values), curve.highest if bounded else np.quantile(values, 0.95)
         margin = 0.05 * max(high - low, 0.1)
-        axis.set_ylim(low - margin, high + margin)
-        axis.ticklabel_format(useOffset=False)
+        axis.set_xlim(left=0)
+        axis.set_ylim(low - margin, high if bounded else high + margin)
+        axis.yaxis.get_major_formatter().set_useOffset(False)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, which is short
         axis.locator_params(nbins=4)
-        axis.set_title(name.replace("_", " "), fontsize=8)
-        axis.set_xlabel("step", fontsize=7)
-        axis.tick_params(labelsize=6)
+        axis.set_title(curve.title, fontsize=1.15 * font)
+        axis.set_xlabel("step", fontsize=font)
+        axis.set_ylabel(curve.unit, fontsize=font)
+        axis.tick_params(labelsize=0.9 * font)
         axis.spines[["top", "right"]].set_visible(False)
+    lines = {line.get_label(): line for axis in figure.axes for line in axis.lines}
+    legend = {"loc": "outside upper left", "ncols": 2, "fontsize": font, "frameon": False}
+    figure.legend(handles=list(lines.values()), **legend)
     return figure
 
 
-def count_confusion(confusion: np.ndarray, panel_inches: float) -> Figure:
-    """Rows are true counts, columns inferred ones; shares of each row, numbers in cells."""
+def count_confusion(confusion: np.ndarray, title: str, panel_inches: float) -> Figure:
+    """Rows are true counts, columns inferred ones. Cells hold numbers of scenes; the darker
+    a cell, the larger its share of the row."""
     confusion = np.asarray(confusion)
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     side = panel_inches * (1 + 0.35 * len(confusion))
-    figure, axis = plt.subplots(figsize=(side, side), layout="constrained")
+    font = LARGEST_FONT * min(panel_inches, 1)
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axis = figure.subplots()
     axis.imshow(share, cmap="Greys", vmin=0, vmax=1)
     for row, column in np.argwhere(confusion):
         color = "white" if share[row, column] > 0.5 else "black"
         text = str(confusion[row, column])
-        axis.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
+        axis.text(column, row, text, ha="center", va="center", fontsize=0.85 * font, color=color)
     axis.set_xticks(range(len(confusion)))
     axis.set_yticks(range(len(confusion)))
-    axis.set_xlabel("inferred count", fontsize=8)
-    axis.set_ylabel("true count", fontsize=8)
-    axis.tick_params(labelsize=7)
+    axis.set_title(title, fontsize=1.15 * font)
+    axis.set_xlabel("inferred count", fontsize=font)
+    axis.set_ylabel("true count", fontsize=font)
+    axis.tick_params(labelsize=font)
     return figure

@@ -1,20 +1,19 @@
-"""The generative model p(x, z_loc, z_app, n) (Section 2)."""
-
-from typing import NamedTuple
+"""The generative model p(x, z_loc, z_app, n) (Section 2), as functions of a bound LAVAE."""
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, locations, model, placement
+from lavae_jax import bernoulli, locations, packing, placement
 from lavae_jax.locations import Locations
-from lavae_jax.model import ModelConfig, Variables
+from lavae_jax.model import LAVAE
 from lavae_jax.packing import Objects
+from lavae_jax.scene import Scene
 
 
-def log_prior_count(variables: Variables, count: jax.Array) -> jax.Array:
+def log_prior_count(lavae: LAVAE, count: jax.Array) -> jax.Array:
     """log p(n) = log a_n."""
-    return jax.nn.log_softmax(variables.params["count"])[count]
+    return jax.nn.log_softmax(lavae.count)[count]
 
 
 def log_prior_locations(num_pixels: int, count: jax.Array, num_slots: int) -> jax.Array:
@@ -23,21 +22,9 @@ def log_prior_locations(num_pixels: int, count: jax.Array, num_slots: int) -> ja
     return jnp.concatenate([jnp.zeros(1, terms.dtype), jnp.cumsum(terms)])[count]
 
 
-def decode(
-    config: ModelConfig,
-    variables: Variables,
-    z_app: jax.Array,
-    objects: Objects,
-    *,
-    train: bool,
-    axis_name: str | None = None,
-) -> tuple[jax.Array, Variables]:
+def decode(lavae: LAVAE, z_app: jax.Array, objects: Objects) -> jax.Array:
     """f_sprite: [P, L] -> [P, h, w, C], 0 where there is no object."""
-    network = config.sprite_decoder(axis_name)
-    sprites, variables = model.apply(
-        network, "decoder", variables, z_app, train=train, mask=objects.valid
-    )
-    return objects.mask(sprites), variables
+    return objects.mask(lavae.decoder(z_app, objects.valid))
 
 
 def intensity(
@@ -56,28 +43,42 @@ def log_likelihood(x: jax.Array, intensity: jax.Array) -> jax.Array:
     return bernoulli.sum_pixels(bernoulli.log_prob(x, intensity))
 
 
-class PriorSample(NamedTuple):
-    """B scenes from the prior, with S = M slots each."""
-
-    count: jax.Array  # [B]
-    index: jax.Array  # [B, S]: the pixel of each object
-    z_app: jax.Array  # [B, S, L]
+# --- scenes ------------------------------------------------------------------
 
 
 def sample_prior(
-    config: ModelConfig,
-    variables: Variables,
-    key: chex.PRNGKey,
-    num_images: int,
+    lavae: LAVAE,
+    keys: chex.PRNGKey,
     canvas: tuple[int, int],
     count_logits: jax.Array | None = None,
-) -> PriorSample:
-    """Samples of n, z_loc and z_app. `count_logits` [M + 1] replaces the learned p(n)."""
-    count_key, location_key, appearance_key = jax.random.split(key, 3)
-    logits = variables.params["count"] if count_logits is None else count_logits
-    slots, pixels = config.max_objects, canvas[0] * canvas[1]
-    count = jax.random.categorical(count_key, logits, shape=(num_images,))
-    location_keys = jax.random.split(location_key, num_images)
-    where = locations.sample(location_keys, jnp.zeros((num_images, pixels)), slots)
-    z_app = jax.random.normal(appearance_key, (num_images, slots, config.latent_size))
-    return PriorSample(count, where.index, z_app)
+) -> Scene:
+    """A scene from the prior for each key [B]. `count_logits` [M + 1] replaces p(n)."""
+    slots, pixels = lavae.settings.max_objects, canvas[0] * canvas[1]
+    logits = lavae.count if count_logits is None else count_logits
+    count_keys, location_keys, appearance_keys = jax.vmap(
+        lambda key: jax.random.split(key, 3), out_axes=1
+    )(keys)
+    count = jax.vmap(lambda key: jax.random.categorical(key, logits))(count_keys)
+    where = locations.sample(location_keys, jnp.zeros((len(keys), pixels)), slots)
+    shape = (slots, lavae.settings.latent_size)
+    z_app = jax.vmap(lambda key: jax.random.normal(key, shape))(appearance_keys)
+    return Scene.from_pixels(count, where.index, z_app, canvas)
+
+
+def sprites(lavae: LAVAE, scene: Scene) -> jax.Array:
+    """What each object looks like, [B, M, h, w, C]; 0 where absent."""
+    drawn, objects = _decode_scene(lavae, scene)
+    return objects.scatter(drawn, *scene.location.shape[:2])
+
+
+def render(lavae: LAVAE, scene: Scene) -> jax.Array:
+    """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
+    drawn, objects = _decode_scene(lavae, scene)
+    where = Locations.hard(scene.pixel)
+    return bernoulli.pixel_means(intensity(drawn, where, objects, len(scene), scene.canvas))
+
+
+def _decode_scene(lavae, scene):
+    size, slots = scene.location.shape[:2]
+    objects = packing.pack(scene.count, size * slots)
+    return decode(lavae, objects.gather(scene.appearance), objects), objects

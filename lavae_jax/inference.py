@@ -1,76 +1,70 @@
-"""The inference model q(z_loc, z_app, n | x) (Section 2)."""
+"""The inference model q(z_loc, z_app, n | x) (Section 2), as functions of a bound LAVAE."""
 
+from typing import NamedTuple
+
+import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import counting, gaussian, model, placement
+from lavae_jax import counting, gaussian, locations, packing, placement
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.locations import Locations
-from lavae_jax.model import ModelConfig, Variables
-from lavae_jax.packing import Objects
+from lavae_jax.model import LAVAE
+from lavae_jax.packing import Budget, Objects
+from lavae_jax.scene import Scene
+from lavae_jax.settings import LavaeSettings
 
 OFF_PEAK = 30.0  # nats by which, at least, other pixels are less likely: support "peaks"
 
 
-def location_logits(
-    config: ModelConfig,
-    variables: Variables,
-    x: jax.Array,
-    *,
-    train: bool,
-    axis_name: str | None = None,
-) -> tuple[jax.Array, Variables]:
+# --- where objects are, and how many -----------------------------------------
+
+
+class Detection(NamedTuple):
+    """What the location network says of B images."""
+
+    h_loc: jax.Array  # [B, H, W], γ included
+    peaks: jax.Array  # [B, H, W] bool: the pixels that f_count counts
+    count: jax.Array  # [B]: n̂ = f_count(h_loc), at most M; q(n | x) = δ(n - n̂)
+
+
+def location_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
     """h_loc [B, H, W], γ included."""
-    network = config.location_net(axis_name)
-    logits, variables = model.apply(network, "location", variables, x, train=train)
-    return config.gamma_for(x.shape[1:3]) * logits, variables
+    return lavae.settings.gamma_for(x.shape[1:3]) * lavae.location(x)
 
 
-def find_peaks(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
-    """Which pixels of h_loc [B, H, W] f_count counts."""
-    return counting.peaks(h_loc, _threshold(config, h_loc), config.peak_radius)
+def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
+    """Finds the peaks of h_loc [B, H, W] and counts them."""
+    peaks = counting.peaks(h_loc, settings.threshold_for(h_loc.shape[1:3]), settings.peak_radius)
+    return Detection(h_loc, peaks, counting.count(peaks, settings.max_objects))
 
 
-def infer_count(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
-    """n̂ = f_count(h_loc) [B]; q(n | x) = δ(n - n̂)."""
-    threshold = _threshold(config, h_loc)
-    return counting.count(h_loc, threshold, config.peak_radius, config.max_objects)
-
-
-def _threshold(config, h_loc):
-    return config.threshold * config.gamma_for(h_loc.shape[1:3])
-
-
-def peak_locations(config: ModelConfig, h_loc: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The pixels [B, M] that f_count counts, highest first, and how many there are, n̂ [B].
+def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
+    """The first M peaks of each image, highest first.
 
     What follows the first n̂ of an image is arbitrary.
     """
-    height = jnp.where(find_peaks(config, h_loc), h_loc, -jnp.inf).reshape(len(h_loc), -1)
-    return jax.lax.top_k(height, config.max_objects)[1], infer_count(config, h_loc)
+    height = jnp.where(detection.peaks, detection.h_loc, -jnp.inf)
+    flat = height.reshape(len(height), -1)
+    return Locations.hard(jax.lax.top_k(flat, settings.max_objects)[1])
 
 
-def sampling_logits(config: ModelConfig, h_loc: jax.Array) -> jax.Array:
+def sampling_logits(settings: LavaeSettings, detection: Detection) -> jax.Array:
     """The logits [B, H, W] of q(z_loc): h_loc, or what is left of it on the peaks alone.
 
     A peak is above the threshold, and every other pixel is brought far below it.
     """
-    if config.support == "pixels":
+    h_loc = detection.h_loc
+    if settings.support == "pixels":
         return h_loc
-    elsewhere = jnp.minimum(h_loc, _threshold(config, h_loc)) - OFF_PEAK
-    return jnp.where(find_peaks(config, h_loc), h_loc, elsewhere)
+    elsewhere = jnp.minimum(h_loc, settings.threshold_for(h_loc.shape[1:3])) - OFF_PEAK
+    return jnp.where(detection.peaks, h_loc, elsewhere)
 
 
-def appearance(
-    config: ModelConfig,
-    variables: Variables,
-    x: jax.Array,
-    where: Locations,
-    objects: Objects,
-    *,
-    train: bool,
-    axis_name: str | None = None,
-) -> tuple[Gaussian, Variables]:
+# --- what they look like -----------------------------------------------------
+
+
+def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: Objects) -> Gaussian:
     """q(z_app | z_loc, x) of each object [P, L]: h_app read at its location.
 
     Either from the map h_app of the whole image, h_app[z_loc], or computed on the
@@ -81,36 +75,103 @@ def appearance(
     Hard locations may be those of K samples of each image: objects then belong to K B
     images, which are the B images x over and over.
     """
-    form = _from_map if config.appearance.form == "map" else _from_windows
-    features, variables = form(config, variables, x, where, objects, train, axis_name)
-    return gaussian.from_features(features), variables
+    on_map = lavae.settings.appearance.computed_on == "map"
+    read = _read_map if on_map else _read_windows
+    return gaussian.from_features(read(lavae, x, where, objects))
 
 
-def appearance_map(config, variables, x, *, train, axis_name=None) -> tuple[jax.Array, Variables]:
+def appearance_map(lavae: LAVAE, x: jax.Array) -> jax.Array:
     """h_app [B, H, W, 2L]."""
-    network = config.appearance_net(axis_name)
-    margin = (network.radius, network.radius)
-    padded = jnp.pad(x, ((0, 0), margin, margin, (0, 0)))
-    return model.apply(network, "appearance", variables, padded, train=train)
+    margin = (lavae.appearance.radius, lavae.appearance.radius)
+    return lavae.appearance(jnp.pad(x, ((0, 0), margin, margin, (0, 0))))
 
 
-def _from_map(config, variables, x, where, objects, train, axis_name):
-    h_app, variables = appearance_map(config, variables, x, train=train, axis_name=axis_name)
+def _read_map(lavae, x, where, objects):
+    h_app = appearance_map(lavae, x)
     h_app = h_app.reshape(len(x), -1, h_app.shape[-1])
     if where.weights is None:
-        return h_app[objects.image % len(x), objects.gather(where.index)], variables
-    return objects.gather(where.weights @ h_app), variables
+        return h_app[objects.image % len(x), objects.gather(where.index)]
+    return objects.gather(where.weights @ h_app)
 
 
-def _from_windows(config, variables, x, where, objects, train, axis_name):
-    network = config.appearance_net(axis_name)
-    size = 2 * network.radius + 1
+def _read_windows(lavae, x, where, objects):
+    size = 2 * lavae.appearance.radius + 1
     if where.weights is None:
         seen = placement.windows_at(x, objects.gather(where.index), objects.image % len(x), size)
     else:
         weights = objects.gather(where.weights).reshape(-1, *x.shape[1:3])
         seen = placement.windows(x, weights, objects.image, size)
-    features, variables = model.apply(
-        network, "appearance", variables, seen, train=train, mask=objects.valid
-    )
-    return features[:, 0, 0], variables
+    return lavae.appearance(seen, objects.valid)[:, 0, 0]
+
+
+# --- samples -----------------------------------------------------------------
+
+
+class Posterior(NamedTuple):
+    """One sample of q(z_loc, z_app | n, x) for each image."""
+
+    count: jax.Array  # [B]: the number of objects used
+    where: Locations
+    objects: Objects
+    appearance: Gaussian  # [P, L]
+    noise: jax.Array  # [P, L]: ε
+    overflow: jax.Array  # []: objects that were cut because the budget is too small
+
+    @property
+    def z_app(self) -> jax.Array:
+        return gaussian.sample(self.appearance, self.noise)
+
+
+def sample_posterior(
+    lavae: LAVAE,
+    x: jax.Array,
+    logits: jax.Array,
+    count: jax.Array,
+    keys: chex.PRNGKey,
+    budget: Budget,
+    temperature: jax.Array | None = None,
+) -> Posterior:
+    """Locations and appearances of `count` objects in images x [B, H, W, C].
+
+    logits: those of q(z_loc), [B, H, W] (`sampling_logits`). With a temperature the
+    locations are relaxed, so that a gradient reaches them. Without, there may be
+    [K B, H, W] of them, with as many counts and keys: K samples of each image.
+    """
+    chex.assert_rank(x, 4)
+    location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    count, overflow = packing.fit(count, budget)
+    objects = packing.pack(count, budget.capacity)
+    flat = logits.reshape(len(logits), -1)
+    where = locations.sample(location_keys, flat, budget.num_slots, temperature)
+    q_app = appearance(lavae, x, where, objects)
+    # Drawn for every slot, so that a sample does not depend on how objects are packed.
+    shape = (budget.num_slots, lavae.settings.latent_size)
+    draw = jax.vmap(lambda key: jax.random.normal(key, shape, q_app.mean.dtype))
+    noise = objects.gather(draw(appearance_keys))
+    return Posterior(count, where, objects, q_app, noise, overflow)
+
+
+# --- scenes ------------------------------------------------------------------
+
+
+def infer(lavae: LAVAE, x: jax.Array) -> Scene:
+    """The objects that are counted in images [B, H, W, C], and the means of their appearances."""
+    detection = detect(lavae.settings, location_logits(lavae, x))
+    where = peak_locations(lavae.settings, detection)
+    objects = packing.pack(detection.count, where.index.size)
+    q_app = appearance(lavae, x, where, objects)
+    return _to_scene(detection.count, where, objects, q_app.mean, x)
+
+
+def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
+    """A sample of q(z_loc, z_app, n | x) for each image."""
+    detection = detect(lavae.settings, location_logits(lavae, x))
+    logits = sampling_logits(lavae.settings, detection)
+    budget = Budget.for_everything(lavae.settings.max_objects, len(x))
+    drawn = sample_posterior(lavae, x, logits, detection.count, keys, budget)
+    return _to_scene(drawn.count, drawn.where, drawn.objects, drawn.z_app, x)
+
+
+def _to_scene(count, where, objects, z_app, x):
+    z_app = objects.scatter(z_app, *where.index.shape)
+    return Scene.from_pixels(count, where.index, z_app, x.shape[1:3])

@@ -6,7 +6,7 @@ process reads its own contiguous part of it, and splits that over its devices.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import grain
 import jax
@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 Batch = dict[str, np.ndarray]
 
 
-class Share(NamedTuple):
+class ProcessShard(NamedTuple):
     """The part of every batch that one process handles."""
 
     process_index: int = 0
@@ -24,12 +24,14 @@ class Share(NamedTuple):
     num_devices: int = 1  # local to the process
 
     @classmethod
-    def of_this_process(cls) -> "Share":
+    def of_this_process(cls) -> "ProcessShard":
         return cls(jax.process_index(), jax.process_count(), jax.local_device_count())
 
     def check(self, batch_size: int) -> None:
         parts = self.process_count * self.num_devices
-        if batch_size < 1 or batch_size % parts:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be at least 1")
+        if batch_size % parts:
             raise ValueError(
                 f"batch_size={batch_size} cannot be split evenly over {self.process_count} "
                 f"processes with {self.num_devices} devices each; use a multiple of {parts}"
@@ -40,19 +42,39 @@ class Share(NamedTuple):
         return items[self.process_index * size : (self.process_index + 1) * size]
 
 
+class DataError(Exception):
+    """A data set cannot be read; the message says which, and what to do."""
+
+
+class Source(Protocol):
+    """Random access to examples."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: Sequence[int]) -> Batch:
+        """The examples with these numbers, stacked."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Random access to a split, with only the named features decoded."""
+class Split:
+    """A split of a data set, of which only the named features are decoded."""
 
     records: Sequence[bytes]
     features: tfds.features.FeaturesDict
+    folder: str
 
     def __len__(self) -> int:
         return len(self.records)
 
     def read(self, index: Sequence[int]) -> Batch:
         """Examples stacked into a batch; the image becomes float32, 0 or 1."""
-        records = self.records.__getitems__(list(index))
+        try:
+            records = self.records.__getitems__(list(index))
+        except RuntimeError as error:  # whatever is wrong with a file of array_record
+            raise DataError(
+                f"the data set in {self.folder} is damaged ({str(error).splitlines()[0]}). "
+                "Delete that folder; it is generated anew when it is needed"
+            ) from error
         examples = [self.features.deserialize_example_np(record) for record in records]
         batch = {name: np.stack([e[name] for e in examples]) for name in self.features}
         if "image" in batch:
@@ -60,67 +82,67 @@ class Source:
         return batch
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some examples of a source, as a source of its own."""
+
+    source: Source
+    examples: range
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def read(self, index: Sequence[int]) -> Batch:
+        return self.source.read([self.examples[i] for i in index])
+
+
 def open_split(
     builder: tfds.core.DatasetBuilder, split: str, features: Sequence[str] = ("image",)
-) -> Source:
+) -> Split:
     raw = tfds.decode.DeserializeMethod.RAW_BYTES
     wanted = {name: builder.info.features[name] for name in features}
     records = builder.as_data_source(split, deserialize_method=raw)
-    return Source(records, tfds.features.FeaturesDict(wanted))
+    return Split(records, tfds.features.FeaturesDict(wanted), str(builder.data_dir))
 
 
 def train_batches(
-    source: Source,
-    batch_size: int,
-    seed: int,
-    *,
-    examples: range | None = None,
-    share: Share | None = None,
+    source: Source, batch_size: int, seed: int, *, shard: ProcessShard | None = None
 ) -> grain.DatasetIterator:
     """Batches [devices, batch_size / devices, ...] without end, reshuffled every epoch.
 
-    `examples` restricts the epoch to a part of the split. The iterator's state
-    (`get_state`, `set_state`) is the position in the stream: a few bytes, after
-    which the very next batch follows.
+    The iterator's state (`get_state`, `set_state`) is the position in the stream: a few
+    bytes, after which the very next batch follows.
     """
-    share = share or Share.of_this_process()
-    share.check(batch_size)
-    examples = range(len(source)) if examples is None else examples
-    if not examples:
+    shard = shard or ProcessShard.of_this_process()
+    shard.check(batch_size)
+    if not len(source):
         raise ValueError("there are no examples to train on")
 
     def read(index: np.ndarray) -> Batch:
-        mine = share.take(index)
-        return _to_devices(source.read([examples[i] for i in mine]), share)
+        return _to_devices(source.read(shard.take(index)), shard)
 
-    order = grain.MapDataset.range(len(examples)).shuffle(seed=seed).repeat().batch(batch_size)
+    order = grain.MapDataset.range(len(source)).shuffle(seed=seed).repeat().batch(batch_size)
     return iter(order.map(read).to_iter_dataset(_READ_AHEAD))
 
 
 def eval_batches(
-    source: Source,
-    batch_size: int,
-    *,
-    examples: range | None = None,
-    share: Share | None = None,
+    source: Source, batch_size: int, *, shard: ProcessShard | None = None
 ) -> Iterator[Batch]:
     """The examples in order, each exactly once over all processes and devices.
 
     The last batch is filled up with copies of the first example; `valid` [devices,
     batch_size / devices] is False there.
     """
-    share = share or Share.of_this_process()
-    share.check(batch_size)
-    examples = range(len(source)) if examples is None else examples
+    shard = shard or ProcessShard.of_this_process()
+    shard.check(batch_size)
 
     def read(start: int) -> Batch:
         index = np.arange(start, start + batch_size)
-        valid = index < len(examples)
-        mine = share.take(np.where(valid, index, 0))
-        batch = source.read([examples[i] for i in mine])
-        return _to_devices({**batch, "valid": share.take(valid)}, share)
+        valid = index < len(source)
+        batch = source.read(shard.take(np.where(valid, index, 0)))
+        return _to_devices({**batch, "valid": shard.take(valid)}, shard)
 
-    starts = grain.MapDataset.range(0, len(examples), batch_size)
+    starts = grain.MapDataset.range(0, len(source), batch_size)
     return iter(starts.map(read).to_iter_dataset(_READ_AHEAD))
 
 
@@ -128,5 +150,5 @@ def eval_batches(
 _READ_AHEAD = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
 
 
-def _to_devices(batch: Batch, share: Share) -> Batch:
-    return {k: v.reshape(share.num_devices, -1, *v.shape[1:]) for k, v in batch.items()}
+def _to_devices(batch: Batch, shard: ProcessShard) -> Batch:
+    return {k: v.reshape(shard.num_devices, -1, *v.shape[1:]) for k, v in batch.items()}

@@ -21,6 +21,11 @@ class Locations(NamedTuple):
     weights: jax.Array | None  # [B, S, D]: the relaxed one-hot vector; None if hard
     log_q: jax.Array  # [B, S]: log q of each location given the earlier ones
 
+    @classmethod
+    def hard(cls, index: jax.Array) -> "Locations":
+        """Given pixels [B, S], which nobody drew."""
+        return cls(index, None, jnp.zeros(index.shape))
+
 
 def sample(
     keys: chex.PRNGKey, logits: jax.Array, num_slots: int, temperature: jax.Array | None = None

@@ -1,7 +1,7 @@
 """The evidence lower bound (Eq. 6, App. A) and the importance-weighted bound.
 
-Randomness belongs to the image: `keys` [B] holds one key for each, so results do not
-depend on how images are spread over batches and devices.
+Functions of a bound LAVAE. Randomness belongs to the image: `keys` [B] holds one key for
+each, so results do not depend on how images are spread over batches and devices.
 """
 
 from typing import NamedTuple
@@ -10,46 +10,16 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import gaussian, generative, inference, locations, packing
-from lavae_jax.gaussian import Gaussian
-from lavae_jax.locations import Locations
-from lavae_jax.model import ModelConfig, Variables
-from lavae_jax.packing import Objects
-
-
-class Budget(NamedTuple):
-    """How many objects are computed: S slots an image, P places in a batch."""
-
-    num_slots: int
-    capacity: int
-
-    @classmethod
-    def for_everything(cls, config: ModelConfig, num_images: int) -> "Budget":
-        """Room for M objects in every image: nothing can be cut."""
-        return cls(config.max_objects, config.max_objects * num_images)
-
-
-class Posterior(NamedTuple):
-    """One sample of q(z_loc, z_app | n, x) for each image."""
-
-    count: jax.Array  # [B]: the number of objects used
-    where: Locations
-    objects: Objects
-    appearance: Gaussian  # [P, L]
-    noise: jax.Array  # [P, L]: ε
-    sprites: jax.Array  # [P, h, w, C]
-    intensity: jax.Array  # [B, H, W, C]: λ
-    overflow: jax.Array  # []: objects that were cut because the budget is too small
-
-    @property
-    def z_app(self) -> jax.Array:
-        return gaussian.sample(self.appearance, self.noise)
+from lavae_jax import gaussian, generative, inference
+from lavae_jax.inference import Detection, Posterior
+from lavae_jax.model import LAVAE
+from lavae_jax.packing import Budget
 
 
 class Terms(NamedTuple):
     """The parts of the ELBO for each image, [B] each."""
 
-    log_likelihood: jax.Array
+    log_likelihood: jax.Array  # log p(x | z)
     kl_count: jax.Array
     kl_location: jax.Array
     kl_appearance: jax.Array
@@ -59,44 +29,57 @@ class Terms(NamedTuple):
         return self.log_likelihood - self.kl_count - self.kl_location - self.kl_appearance
 
 
-def sample_posterior(
-    config: ModelConfig,
-    variables: Variables,
+class Elbo(NamedTuple):
+    terms: Terms
+    detection: Detection  # with n̂, also where another n was forced
+    posterior: Posterior
+    intensity: jax.Array  # [B, H, W, C]: λ
+
+
+def elbo(
+    lavae: LAVAE,
     x: jax.Array,
-    logits: jax.Array,
-    count: jax.Array,
     keys: chex.PRNGKey,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
     temperature: jax.Array | None = None,
-    train: bool = False,
-    axis_name: str | None = None,
-) -> tuple[Posterior, Variables]:
-    """Locations, appearances and the reconstruction of images x [B, H, W, C].
+    force_one: jax.Array | float = 0.0,
+) -> Elbo:
+    """A single-sample estimate of the ELBO of each image [B, H, W, C].
 
-    logits: those of q(z_loc), [B, H, W] (`inference.sampling_logits`). With a temperature
-    the locations are relaxed, so that a gradient reaches them. Without, there may be
-    [K B, H, W] of them, with as many counts and keys: K samples of each image.
+    With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
+    is trained on n̂ all the same: n has no gradient, so nothing else changes.
     """
-    chex.assert_rank(x, 4)
-    num_images, canvas = len(logits), x.shape[1:3]
-    mode = {"train": train, "axis_name": axis_name}
-    location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    budget = budget or Budget.for_everything(lavae.settings.max_objects, len(x))
+    force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
+    forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
+    count = jnp.where(forced, 1, detection.count)
+    logits = inference.sampling_logits(lavae.settings, detection)
+    posterior = inference.sample_posterior(
+        lavae, x, logits, count, sample_keys, budget, temperature
+    )
+    intensity = _intensity(lavae, posterior, x.shape[1:3])
+    parts = _terms(lavae, x, posterior, intensity, detection.count)
+    return Elbo(parts, detection, posterior, intensity)
 
-    count, overflow = packing.fit(count, *budget)
-    objects = packing.pack(count, budget.capacity)
-    logits = logits.reshape(num_images, -1)
-    where = locations.sample(location_keys, logits, budget.num_slots, temperature)
-    q_app, variables = inference.appearance(config, variables, x, where, objects, **mode)
-    # Drawn for every slot, so that a sample does not depend on how objects are packed.
-    shape = (budget.num_slots, config.latent_size)
-    draw = jax.vmap(lambda key: jax.random.normal(key, shape, q_app.mean.dtype))
-    noise = objects.gather(draw(appearance_keys))
-    z_app = gaussian.sample(q_app, noise)
-    sprites, variables = generative.decode(config, variables, z_app, objects, **mode)
-    intensity = generative.intensity(sprites, where, objects, num_images, canvas)
-    posterior = Posterior(count, where, objects, q_app, noise, sprites, intensity, overflow)
-    return posterior, variables
+
+def _intensity(lavae, posterior, canvas):
+    sprites = generative.decode(lavae, posterior.z_app, posterior.objects)
+    return generative.intensity(
+        sprites, posterior.where, posterior.objects, len(posterior.count), canvas
+    )
+
+
+def _terms(lavae, x, posterior, intensity, inferred_count) -> Terms:
+    """App. A. q(n | x) is a point, so its KL is -log p(n̂)."""
+    kl_app = gaussian.kl_to_standard(posterior.appearance).sum(-1)
+    return Terms(
+        generative.log_likelihood(x, intensity),
+        -generative.log_prior_count(lavae, inferred_count),
+        kl_location(posterior, x.shape[1] * x.shape[2]),
+        posterior.objects.sum_by_image(kl_app, len(x)),
+    )
 
 
 def kl_location(posterior: Posterior, num_pixels: int) -> jax.Array:
@@ -108,76 +91,29 @@ def kl_location(posterior: Posterior, num_pixels: int) -> jax.Array:
     return jnp.where(used, log_q, 0).sum(1) - log_p
 
 
-def terms(
-    variables: Variables, x: jax.Array, posterior: Posterior, inferred_count: jax.Array
-) -> Terms:
-    """The ELBO's parts (App. A). q(n | x) is a point, so its KL is -log p(n̂)."""
-    num_images, num_pixels = len(x), x.shape[1] * x.shape[2]
-    kl_app = gaussian.kl_to_standard(posterior.appearance).sum(-1)
-    return Terms(
-        generative.log_likelihood(x, posterior.intensity),
-        -generative.log_prior_count(variables, inferred_count),
-        kl_location(posterior, num_pixels),
-        posterior.objects.sum_by_image(kl_app, num_images),
-    )
-
-
-class Elbo(NamedTuple):
-    terms: Terms
-    posterior: Posterior
-    h_loc: jax.Array  # [B, H, W]
-    inferred_count: jax.Array  # [B]: n̂, also where another n was forced
-
-
-def elbo(
-    config: ModelConfig,
-    variables: Variables,
-    x: jax.Array,
-    keys: chex.PRNGKey,
-    budget: Budget | None = None,
-    *,
-    temperature: jax.Array | None = None,
-    force_one: jax.Array | float = 0.0,
-    freeze_location: bool = False,
-    train: bool = False,
-    axis_name: str | None = None,
-) -> tuple[Elbo, Variables]:
-    """A single-sample estimate of the ELBO of each image.
-
-    With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
-    is trained on n̂ all the same: n has no gradient, so nothing else changes. With
-    `freeze_location`, the location network is used as in evaluation, without gradient.
-    """
-    budget = budget or Budget.for_everything(config, len(x))
-    force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    mode = {"train": train, "axis_name": axis_name}
-    h_loc, variables = inference.location_logits(
-        config, variables, x, train=train and not freeze_location, axis_name=axis_name
-    )
-    if freeze_location:
-        h_loc = jax.lax.stop_gradient(h_loc)
-    inferred_count = inference.infer_count(config, h_loc)
-    forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
-    count = jnp.where(forced, 1, inferred_count)
-    logits = inference.sampling_logits(config, h_loc)
-    posterior, variables = sample_posterior(
-        config, variables, x, logits, count, sample_keys, budget, temperature=temperature, **mode
-    )
-    parts = terms(variables, x, posterior, inferred_count)
-    return Elbo(parts, posterior, h_loc, inferred_count), variables
-
-
 # --- the importance-weighted bound -------------------------------------------
 
 
+class Bound(NamedTuple):
+    """The importance-weighted bound on log p(x), and the ELBO's parts, means over samples."""
+
+    log_p: jax.Array  # [B]
+    terms: NamedTuple  # [B] each
+
+    @classmethod
+    def of_samples(cls, log_weights: jax.Array, terms: NamedTuple) -> "Bound":
+        """From K samples, [K, B]."""
+        return cls(log_mean_exp(log_weights), jax.tree.map(lambda a: a.mean(0), terms))
+
+
+def bound(
+    lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
+) -> Bound:
+    return Bound.of_samples(*log_weights(lavae, x, keys, num_samples, num_slots))
+
+
 def log_weights(
-    config: ModelConfig,
-    variables: Variables,
-    x: jax.Array,
-    h_loc: jax.Array,
-    keys: chex.PRNGKey,
-    num_samples: int,
-    num_slots: int | None = None,
+    lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
 ) -> tuple[jax.Array, Terms]:
     """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x), and the ELBO's parts of each.
 
@@ -188,13 +124,14 @@ def log_weights(
         return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
 
     # What belongs to the image is computed once, then repeated.
-    count = repeat(inference.infer_count(config, h_loc))
-    logits = repeat(inference.sampling_logits(config, h_loc))
-    num_slots = num_slots or config.max_objects
-    budget = Budget(num_slots, num_slots * len(count))
+    detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
+    count = repeat(detection.count)
+    logits = repeat(inference.sampling_logits(lavae.settings, detection))
+    budget = Budget.for_everything(num_slots or lavae.settings.max_objects, len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
-    posterior, _ = sample_posterior(config, variables, x, logits, count, keys, budget)
-    parts = terms(variables, repeat(x), posterior, count)
+    posterior = inference.sample_posterior(lavae, x, logits, count, keys, budget)
+    intensity = _intensity(lavae, posterior, x.shape[1:3])
+    parts = _terms(lavae, repeat(x), posterior, intensity, count)
     log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
     log_ratio = posterior.objects.sum_by_image(log_ratio, len(count))
     log_w = parts._replace(kl_appearance=log_ratio).elbo

@@ -11,6 +11,18 @@ import jax
 import jax.numpy as jnp
 
 
+class Budget(NamedTuple):
+    """How many objects are computed: S slots an image, P places in a batch."""
+
+    num_slots: int
+    capacity: int
+
+    @classmethod
+    def for_everything(cls, num_slots: int, num_images: int) -> "Budget":
+        """Room for S objects in every image: nothing is cut if no image has more."""
+        return cls(num_slots, num_slots * num_images)
+
+
 class Objects(NamedTuple):
     """P places. The first of them hold the objects of the batch, image after image."""
 
@@ -37,15 +49,15 @@ class Objects(NamedTuple):
         return jnp.where(valid, values, 0)
 
 
-def fit(count: jax.Array, num_slots: int, capacity: int) -> tuple[jax.Array, jax.Array]:
+def fit(count: jax.Array, budget: Budget) -> tuple[jax.Array, jax.Array]:
     """Counts [B] that fit into S slots an image and P places in all, and what was cut.
 
     An image that finds the places taken by those before it gets what is left; the
     number of objects that were cut is returned to be reported. With capacity = S B
     and S = M there is never any.
     """
-    kept = jnp.minimum(count, num_slots)
-    end = jnp.minimum(jnp.cumsum(kept), capacity)
+    kept = jnp.minimum(count, budget.num_slots)
+    end = jnp.minimum(jnp.cumsum(kept), budget.capacity)
     kept = jnp.diff(end, prepend=0)
     return kept, jnp.sum(count - kept)
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import scipy.fft
 from jax import lax
 
 Method = Literal["convolution", "fft"]
@@ -77,22 +78,9 @@ def _correlate(image: jax.Array, delta: jax.Array, size: int) -> jax.Array:
     )[0]
 
 
-def _fft_shape(*sizes: int) -> tuple[int, int]:
-    """The smallest transform that fits every (height, width, overhang), of small factors."""
-    height, width, overhang = sizes
-    return tuple(_next_smooth(side + overhang - 1) for side in (height, width))
-
-
-def _next_smooth(n: int) -> int:
-    def is_smooth(m: int) -> bool:
-        for factor in (2, 3, 5, 7):
-            while m % factor == 0:
-                m //= factor
-        return m == 1
-
-    while not is_smooth(n):
-        n += 1
-    return n
+def _fft_shape(height: int, width: int, overhang: int) -> tuple[int, int]:
+    """A transform that fits the canvas and what hangs over its border, of small factors."""
+    return tuple(scipy.fft.next_fast_len(side + overhang - 1) for side in (height, width))
 
 
 def _place_fft(sprites, weights, image, num_images):

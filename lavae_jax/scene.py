@@ -1,35 +1,115 @@
 """A scene as LAVAE sees it: counted, located, individually editable objects."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Index = int | jax.Array  # of an object: one number, or one for each scene
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Scene:
     """B scenes with room for M objects each; the first `count` places are taken.
 
-    An immutable pytree. Every edit returns a new scene and takes either one argument
-    for all scenes or one for each. An edit of an object that is not there (and `add`
-    where there is no room) leaves that scene as it was, so that edits work under jit.
+    An immutable pytree that can be indexed and sliced along B (`scene[3]` is a batch of
+    one). Every edit returns a new scene and takes either one argument for all scenes or
+    one for each. An edit of an object that is not there (and `add` where there is no room)
+    leaves that scene as it was, so that edits work under jit.
     """
 
     count: jax.Array  # [B] int32
     location: jax.Array  # [B, M, 2] int32: row and column, -1 where absent
     appearance: jax.Array  # [B, M, L], 0 where absent
     canvas: tuple[int, int] = dataclasses.field(metadata={"static": True})
+    # The fingerprint of the model whose appearances these are; None if nobody knows.
+    model: str | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def __len__(self) -> int:
-        return len(self.count)
+    @classmethod
+    def from_pixels(
+        cls, count: jax.Array, index: jax.Array, z_app: jax.Array, canvas: tuple[int, int]
+    ) -> "Scene":
+        """Objects at flat pixels [B, M], row by row; what follows the first n is ignored."""
+        present = (jnp.arange(index.shape[1]) < count[:, None])[..., None]
+        location = jnp.stack([index // canvas[1], index % canvas[1]], axis=-1)
+        return cls(
+            count.astype(jnp.int32),
+            jnp.where(present, location, -1).astype(jnp.int32),
+            jnp.where(present, z_app, 0),
+            tuple(canvas),
+        )
+
+    @property
+    def pixel(self) -> jax.Array:
+        """[B, M]: the flat pixel of the canvas that is nearest to each location."""
+        row, column = jnp.moveaxis(jnp.clip(self.location, 0, jnp.array(self.canvas) - 1), -1, 0)
+        return row * self.canvas[1] + column
 
     @property
     def present(self) -> jax.Array:
         """[B, M]: which places hold an object."""
         return jnp.arange(self.location.shape[1]) < self.count[:, None]
+
+    # --- a batch -----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def __getitem__(self, which) -> "Scene":
+        """A scene (still a batch), a slice, or those that an array of indices or truths names."""
+        if isinstance(which, int | np.integer):
+            if not -len(self) <= which < len(self):
+                raise IndexError(f"there is no scene {which} among {len(self)}")
+            which = [which]
+        which = which if isinstance(which, slice) else np.asarray(which)
+        return jax.tree.map(lambda a: a[which], self)
+
+    def __repr__(self) -> str:
+        height, width = self.canvas
+        of = f"of {height}x{width} pixels, room for {self.location.shape[1]} objects each"
+        if isinstance(self.count, jax.core.Tracer):
+            return f"Scene({len(self)} {of}, traced)"
+        counts = np.asarray(self.count).tolist()
+        shown = ", ".join(map(str, counts[:8])) + (", ..." if len(counts) > 8 else "")
+        return f"Scene({len(self)} {of}; counts: {shown})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON; `from_dict` is the inverse."""
+        location, appearance = np.asarray(self.location), np.asarray(self.appearance)
+        scenes = [
+            [
+                {"location": location[b, k].tolist(), "appearance": appearance[b, k].tolist()}
+                for k in range(n)
+            ]
+            for b, n in enumerate(np.asarray(self.count))
+        ]
+        return {
+            "canvas": list(self.canvas),
+            "max_objects": location.shape[1],
+            "latent_size": appearance.shape[2],
+            "model": self.model,
+            "scenes": scenes,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Scene":
+        try:
+            scenes, slots = content["scenes"], content["max_objects"]
+            count = np.array([len(objects) for objects in scenes], np.int32)
+            location = np.full((len(scenes), slots, 2), -1, np.int32)
+            appearance = np.zeros((len(scenes), slots, content["latent_size"]), np.float32)
+            for b, objects in enumerate(scenes):
+                for k, thing in enumerate(objects):
+                    location[b, k], appearance[b, k] = thing["location"], thing["appearance"]
+            canvas, model = tuple(content["canvas"]), content["model"]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"this is not a scene's dictionary: {error!r}") from error
+        return cls(*map(jnp.asarray, (count, location, appearance)), canvas, model)
+
+    # --- edits -------------------------------------------------------------------
 
     def swap(self, i: Index, j: Index) -> "Scene":
         """Objects i and j change places: the paper's reordering of locations."""
@@ -43,13 +123,11 @@ class Scene:
 
     def move(self, i: Index, to: jax.Array) -> "Scene":
         """Object i goes to (row, column); `render` takes the nearest pixel of the canvas."""
-        to = jnp.broadcast_to(jnp.asarray(to, jnp.int32), (len(self), 2))[:, None]
-        return self._replace(location=jnp.where(self._at(i)[..., None], to, self.location))
+        return self._put(self._at(i), to, None)
 
     def with_appearance(self, i: Index, z: jax.Array) -> "Scene":
         """Object i looks as z [L] or [B, L] says."""
-        z = jnp.broadcast_to(z, (len(self), self.appearance.shape[-1]))[:, None]
-        return self._replace(appearance=jnp.where(self._at(i)[..., None], z, self.appearance))
+        return self._put(self._at(i), None, z)
 
     def remove(self, i: Index) -> "Scene":
         """Object i goes; those after it move up by one place."""
@@ -68,15 +146,42 @@ class Scene:
 
     def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":
         """One more object, in the first free place."""
-        room = self.count < self.location.shape[1]
-        grown = self._replace(count=self.count + room)
-        last = jnp.where(room, self.count, -1)
-        return grown.move(last, location).with_appearance(last, appearance)
+        slots = jnp.arange(self.location.shape[1])
+        first_free = slots == self.count[:, None]  # nowhere if there is no room
+        grown = self._replace(count=self.count + first_free.any(1))
+        return grown._put(first_free, location, appearance)
+
+    def _put(self, at: jax.Array, location, appearance) -> "Scene":
+        """The objects at [B, M] get a location, an appearance, or both."""
+        changes = {}
+        if location is not None:
+            _check_whole("a location", location)
+            to = jnp.broadcast_to(jnp.asarray(location, jnp.int32), (len(self), 2))[:, None]
+            changes["location"] = jnp.where(at[..., None], to, self.location)
+        if appearance is not None:
+            z = jnp.broadcast_to(appearance, (len(self), self.appearance.shape[-1]))[:, None]
+            changes["appearance"] = jnp.where(at[..., None], z, self.appearance)
+        return self._replace(**changes)
 
     def _at(self, i: Index) -> jax.Array:
         """[B, M]: the place of object i, nowhere if there is none."""
+        slots = self.location.shape[1]
+        if not isinstance(i, jax.core.Tracer):
+            _check_whole("the index of an object", i)
+            wrong = np.unique([k for k in np.ravel(i) if not 0 <= k < slots])
+            if len(wrong):
+                raise IndexError(f"object {wrong[0]}: a scene has places 0 to {slots - 1}")
         i = jnp.broadcast_to(jnp.asarray(i), (len(self),))
-        return (jnp.arange(self.location.shape[1]) == i[:, None]) & self.present
+        return (jnp.arange(slots) == i[:, None]) & self.present
 
     def _replace(self, **changes) -> "Scene":
         return dataclasses.replace(self, **changes)
+
+
+def _check_whole(what: str, value: Any) -> None:
+    """Refuses fractions, where the value is known."""
+    leaves = jax.tree.leaves(value)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return
+    if not np.issubdtype(np.asarray(value).dtype, np.integer):
+        raise TypeError(f"{what} is a whole number, or one for each scene, not {value!r}")

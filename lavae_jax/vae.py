@@ -2,158 +2,252 @@
 
 The auxiliary one, trained beside LAVAE or before it, tells the location network during
 warm-up where there is something to see; the baseline is what LAVAE is compared with.
+Both are one module with a table of stages each. The functions take a bound module.
 """
 
 import dataclasses
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, gaussian, model
-from lavae_jax.model import Variables
+from lavae_jax import bernoulli, gaussian
+from lavae_jax.gaussian import Gaussian
 from lavae_jax.networks import (
-    AUXILIARY_STRIDES,
-    BASELINE_DOWN,
-    AuxiliaryDecoder,
-    AuxiliaryEncoder,
-    BaselineDecoder,
-    BaselineEncoder,
+    BatchNorm,
+    ConvLayer,
+    Norm,
+    ResidualBlock,
+    depth_to_space,
     pad_to_multiple,
+    space_to_depth,
 )
+from lavae_jax.objective import Bound
+
+# --- stages: (norm, width) -> a layer ----------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class AuxiliaryConfig:
-    """Latents 11 x 11 x 8 for 64 x 64 pixels.
+def _residual(norm, width):
+    return ResidualBlock(norm, width)
 
-    space_to_depth: 2 or 6 do without the layers at full, or at full and half, resolution.
-    """
 
-    channels: int = 1
-    width: int = 48
-    latents: int = 8
-    space_to_depth: int = 1
-    cell = 6  # pixels a latent, in each direction
+def _layer(norm, width):
+    return ConvLayer(norm, width)
+
+
+def _down(stride, kernel=3):
+    return lambda norm, width: ConvLayer(norm, width, kernel, stride)
+
+
+def _plain_down(norm, width):
+    return nn.Conv(width, (4, 4), (2, 2))
+
+
+def _plain_up(norm, width):
+    return nn.ConvTranspose(width, (4, 4), (2, 2))
+
+
+def _repeat(factor):
+    return lambda norm, width: lambda x: jnp.repeat(jnp.repeat(x, factor, axis=1), factor, axis=2)
+
+
+def _bilinear(norm, width):
+    def enlarge(x):
+        b, h, w, c = x.shape
+        return jax.image.resize(x, (b, 2 * h, 2 * w, c), "bilinear")
+
+    return enlarge
+
+
+class Stages(NamedTuple):
+    encoder: tuple[Callable, ...]
+    decoder: tuple[Callable, ...]
+
+
+class Architecture(NamedTuple):
+    """cell: pixels a latent, in each direction. stages: by the stem's space-to-depth factor;
+    a factor of `cell` does without the layers at any resolution but the latents'."""
+
+    cell: int
+    stages: dict[int, Stages]
+
+
+ARCHITECTURES = {
+    # Latents 11 x 11 x 8 for 64 x 64 pixels.
+    "auxiliary": Architecture(
+        6,
+        {
+            1: Stages(
+                (_residual, _down(2), _residual, _down(3), _residual),
+                (_residual, _repeat(3), _layer, _residual, _repeat(2), _layer, _residual),
+            ),
+            2: Stages((_residual, _down(3), _residual), (_residual, _repeat(3), _layer, _residual)),
+            6: Stages((_residual,), (_residual,)),
+        },
+    ),
+    # Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
+    "baseline": Architecture(
+        8,
+        {
+            1: Stages(
+                (_down(2, 4), _residual, _plain_down, _residual, _plain_down, _residual, _residual),
+                (
+                    *(_layer, _residual, _residual, _plain_up, _residual, _plain_up, _residual),
+                    *(_bilinear, _layer),
+                ),
+            ),
+            8: Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
+        },
+    ),
+}
+
+
+# --- the module --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridVAESettings:
+    architecture: Literal["auxiliary", "baseline"]
+    channels: int
+    width: int
+    latents: int
+    space_to_depth: int
 
     def __post_init__(self):
-        if self.space_to_depth not in AUXILIARY_STRIDES:
-            raise ValueError(f"auxiliary space_to_depth={self.space_to_depth} must be 1, 2 or 6")
+        factors = ARCHITECTURES[self.architecture].stages
+        if self.space_to_depth not in factors:
+            *most, last = factors
+            wanted = f"{', '.join(map(str, most))} or {last}"
+            raise ValueError(
+                f"{self.architecture} space_to_depth={self.space_to_depth} must be {wanted}"
+            )
 
-    def encoder(self, axis_name: str | None = None) -> nn.Module:
-        return AuxiliaryEncoder(self.width, self.latents, self.space_to_depth, axis_name)
+    @property
+    def cell(self) -> int:
+        return ARCHITECTURES[self.architecture].cell
 
-    def decoder(self, axis_name: str | None = None) -> nn.Module:
-        return AuxiliaryDecoder(self.width, self.channels, self.space_to_depth, axis_name)
-
-
-@dataclasses.dataclass(frozen=True)
-class BaselineConfig:
-    """Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
-
-    space_to_depth: 8 does without the layers at any resolution but the latents'.
-    """
-
-    channels: int = 1
-    width: int = 64
-    latents: int = 16
-    space_to_depth: int = 1
-    cell = 8
-
-    def __post_init__(self):
-        if self.space_to_depth not in BASELINE_DOWN:
-            raise ValueError(f"baseline space_to_depth={self.space_to_depth} must be 1 or 8")
-
-    def encoder(self, axis_name: str | None = None) -> nn.Module:
-        return BaselineEncoder(self.width, self.latents, self.space_to_depth, axis_name)
-
-    def decoder(self, axis_name: str | None = None) -> nn.Module:
-        return BaselineDecoder(self.width, self.channels, self.space_to_depth, axis_name)
+    @property
+    def stages(self) -> Stages:
+        return ARCHITECTURES[self.architecture].stages[self.space_to_depth]
 
 
-VaeConfig = AuxiliaryConfig | BaselineConfig
+class Stack(nn.Module):
+    """Stages, and a convolution that gives the number of features asked for."""
+
+    stages: tuple[Callable, ...]
+    width: int
+    outputs: int
+    norm: Norm
+
+    @nn.compact
+    def __call__(self, x):
+        for stage in self.stages:
+            x = stage(self.norm, self.width)(x)
+        return nn.Conv(self.outputs, (3, 3))(x)
+
+
+class GridVAE(nn.Module):
+    settings: GridVAESettings
+    train: bool = False
+    axis_name: str | None = None
+
+    def setup(self):
+        settings = self.settings
+        norm = functools.partial(BatchNorm, self.train, self.axis_name)
+        pixels = settings.channels * settings.space_to_depth**2
+        self.encoder = Stack(settings.stages.encoder, settings.width, 2 * settings.latents, norm)
+        self.decoder = Stack(settings.stages.decoder, settings.width, pixels, norm)
+
+    def __call__(self) -> None:
+        """Both networks on the least input; Flax initialises what is called."""
+        canvas = (self.settings.cell, self.settings.cell)
+        q = self.encode(jnp.zeros((1, *canvas, self.settings.channels)))
+        self.decode(q.mean, canvas)
+
+    def encode(self, x: jax.Array) -> Gaussian:
+        """q(z | x), a grid [B, h, w, latents]."""
+        padded = pad_to_multiple(x, self.settings.cell)
+        features = self.encoder(space_to_depth(padded, self.settings.space_to_depth))
+        return gaussian.from_features(features)
+
+    def decode(self, z: jax.Array, canvas: tuple[int, int]) -> jax.Array:
+        """Pixel logits [B, H, W, C]."""
+        logits = depth_to_space(self.decoder(z), self.settings.space_to_depth)
+        return logits[:, : canvas[0], : canvas[1]]
+
+
+# --- its probability ---------------------------------------------------------
 
 
 class Terms(NamedTuple):
-    log_likelihood: jax.Array  # [B]
+    """The parts of the ELBO."""
+
+    log_likelihood: jax.Array  # [B]: log p(x | z)
+    kl: jax.Array  # [B]
+
+    @property
+    def elbo(self) -> jax.Array:
+        return self.weighted_elbo(1.0)
+
+    def weighted_elbo(self, beta: jax.Array | float) -> jax.Array:
+        """The β-VAE's objective."""
+        return self.log_likelihood - beta * self.kl
+
+
+class Elbo(NamedTuple):
+    terms: Terms
     kl: jax.Array  # [B, h, w]: of each position of the grid
 
-    def elbo(self, beta: jax.Array | float = 1.0) -> jax.Array:
-        return self.log_likelihood - beta * self.kl.sum((1, 2))
 
-
-def init(config: VaeConfig, key: chex.PRNGKey) -> Variables:
-    networks = {
-        "encoder": (config.encoder(), jnp.zeros((1, 24, 24, config.channels))),
-        "decoder": (config.decoder(), jnp.zeros((1, 2, 2, config.latents))),
-    }
-    return model.init_networks(networks, key)
-
-
-def elbo(
-    config: VaeConfig,
-    variables: Variables,
-    x: jax.Array,
-    keys: chex.PRNGKey,
-    *,
-    train: bool = False,
-    axis_name: str | None = None,
-) -> tuple[Terms, Variables]:
-    """A single-sample estimate of the ELBO's parts for images [B, H, W, C].
-
-    Each image has a key of its own, keys [B].
-    """
-    mode = {"train": train, "axis_name": axis_name}
-    q, variables = _encode(config, variables, x, **mode)
-    draw = jax.vmap(lambda key: jax.random.normal(key, q.mean.shape[1:], q.mean.dtype))
-    noise = draw(keys)
-    z = gaussian.sample(q, noise)
-    logits, variables = _decode(config, variables, z, x.shape[1:3], **mode)
+def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
+    """A single-sample estimate for images [B, H, W, C]; each has a key of its own, keys [B]."""
+    q = vae.encode(x)
+    noise = jax.vmap(lambda key: jax.random.normal(key, q.mean.shape[1:], q.mean.dtype))(keys)
+    logits = vae.decode(gaussian.sample(q, noise), x.shape[1:3])
     log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
-    return Terms(log_likelihood, gaussian.kl_to_standard(q).sum(-1)), variables
+    kl = gaussian.kl_to_standard(q).sum(-1)
+    return Elbo(Terms(log_likelihood, kl.sum((1, 2))), kl)
 
 
 def log_weights(
-    config: VaeConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, num_samples: int
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """log p(x, z) - log q(z | x) of samples z ~ q(z | x), and its two parts, [K, B] each."""
-    q, _ = _encode(config, variables, x)
+    vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int
+) -> tuple[jax.Array, Terms]:
+    """log p(x, z) - log q(z | x) of samples z ~ q(z | x), and its parts, [K, B] each."""
+    q = vae.encode(x)
     shape = (num_samples, *q.mean.shape[1:])
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)
     noise = draw(keys)
     z = gaussian.sample(q, noise).reshape(-1, *q.mean.shape[1:])
-    logits, _ = _decode(config, variables, z, x.shape[1:3])
-    logits = logits.reshape(num_samples, *x.shape)
+    logits = vae.decode(z, x.shape[1:3]).reshape(num_samples, *x.shape)
     log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
-    kl = gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
-    return log_likelihood - kl, {"log_likelihood": log_likelihood, "kl": kl}
+    terms = Terms(log_likelihood, gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4)))
+    return terms.elbo, terms
 
 
-def reconstruct(config: VaeConfig, variables: Variables, x: jax.Array) -> jax.Array:
+def bound(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int) -> Bound:
+    """The importance-weighted bound."""
+    return Bound.of_samples(*log_weights(vae, x, keys, num_samples))
+
+
+def reconstruct(vae: GridVAE, x: jax.Array) -> jax.Array:
     """Pixel means [B, H, W, C] at the mean of q(z | x)."""
-    q, _ = _encode(config, variables, x)
-    return jax.nn.sigmoid(_decode(config, variables, q.mean, x.shape[1:3])[0])
+    return jax.nn.sigmoid(vae.decode(vae.encode(x).mean, x.shape[1:3]))
 
 
-def sample_prior(
-    config: VaeConfig,
-    variables: Variables,
-    key: chex.PRNGKey,
-    num_images: int,
-    canvas: tuple[int, int],
-) -> jax.Array:
-    """Pixel means [B, H, W, C] of images from the prior."""
-    grid = [-(-side // config.cell) for side in canvas]
-    z = jax.random.normal(key, (num_images, *grid, config.latents))
-    return jax.nn.sigmoid(_decode(config, variables, z, canvas)[0])
+def sample_prior(vae: GridVAE, keys: chex.PRNGKey, canvas: tuple[int, int]) -> jax.Array:
+    """Pixel means [B, H, W, C] of images from the prior, one for each key [B]."""
+    shape = (*(-(-side // vae.settings.cell) for side in canvas), vae.settings.latents)
+    z = jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
+    return jax.nn.sigmoid(vae.decode(z, canvas))
 
 
-def kl(config: VaeConfig, variables: Variables, x: jax.Array) -> jax.Array:
+def kl(vae: GridVAE, x: jax.Array) -> jax.Array:
     """KL(q(z | x) || p(z)) of each position of the grid, [B, h, w]."""
-    q, _ = _encode(config, variables, x)
-    return gaussian.kl_to_standard(q).sum(-1)
+    return gaussian.kl_to_standard(vae.encode(x)).sum(-1)
 
 
 def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:
@@ -164,16 +258,3 @@ def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:
     b, h, w = kl.shape
     enlarged = jax.image.resize(kl, (b, cell * h, cell * w), "bilinear")
     return enlarged[:, : canvas[0], : canvas[1]]
-
-
-def _encode(config, variables, x, *, train=False, axis_name=None):
-    padded = pad_to_multiple(x, config.cell)
-    features, variables = model.apply(
-        config.encoder(axis_name), "encoder", variables, padded, train=train
-    )
-    return gaussian.from_features(features), variables
-
-
-def _decode(config, variables, z, canvas, *, train=False, axis_name=None):
-    logits, variables = model.apply(config.decoder(axis_name), "decoder", variables, z, train=train)
-    return logits[:, : canvas[0], : canvas[1]], variables

@@ -20,10 +20,10 @@ the map's *peaks*:
 import chex
 import jax
 import jax.numpy as jnp
+import optax
 
 from lavae_jax import vae
-from lavae_jax.model import Variables
-from lavae_jax.vae import AuxiliaryConfig
+from lavae_jax.vae import GridVAE
 
 
 def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
@@ -31,15 +31,14 @@ def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.square(map_ - jax.lax.stop_gradient(target)).sum((1, 2)).mean()
 
 
-def kl_map_at(
-    config: AuxiliaryConfig, variables: Variables, x: jax.Array, shift: jax.Array
-) -> jax.Array:
+def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
     """The map [B, H, W] of the VAE's KL when each image is shifted on the grid of latents.
 
     shift: [B, 2], from 0 to cell - 1 pixels down and to the right.
     """
     height, width = x.shape[1:3]
-    room = config.cell - 1
+    cell = auxiliary.settings.cell
+    room = cell - 1
     padded = jnp.pad(x, ((0, 0), (room, room), (room, room), (0, 0)))
 
     def shifted(image, shift):
@@ -50,18 +49,16 @@ def kl_map_at(
         return jax.lax.dynamic_slice(map_, (shift[0], shift[1]), (height, width))
 
     moved = jax.vmap(shifted)(padded, shift)
-    kl = vae.kl(config, variables, moved)
-    return jax.vmap(back)(vae.kl_map(kl, config.cell, moved.shape[1:3]), shift)
+    kl = vae.kl(auxiliary, moved)
+    return jax.vmap(back)(vae.kl_map(kl, cell, moved.shape[1:3]), shift)
 
 
-def mean_kl_map(
-    config: AuxiliaryConfig, variables: Variables, x: jax.Array, keys: chex.PRNGKey, shifts: int
-) -> jax.Array:
+def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: int) -> jax.Array:
     """The mean of the maps at shifts² places on the grid, evenly spaced from a random one on."""
-    step = config.cell // shifts
+    step = auxiliary.settings.cell // shifts
     first = jax.vmap(lambda key: jax.random.randint(key, (2,), 0, step))(keys)
     maps = [
-        kl_map_at(config, variables, x, first + step * jnp.array([row, column]))
+        kl_map_at(auxiliary, x, first + step * jnp.array([row, column]))
         for row in range(shifts)
         for column in range(shifts)
     ]
@@ -111,6 +108,5 @@ def detection_loss(logits: jax.Array, peaks: jax.Array, weight: float) -> jax.Ar
     A marked pixel counts `weight` times: where several pixels share the chance of being
     marked, all of them should pass the threshold, since the highest alone is counted.
     """
-    marked = weight * jax.nn.softplus(-logits)
-    unmarked = jax.nn.softplus(logits)
-    return jnp.where(peaks, marked, unmarked).sum((1, 2)).mean()
+    entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
+    return (jnp.where(peaks, weight, 1.0) * entropy).sum((1, 2)).mean()

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from configs import mnist1k
-from lavae_jax import checkpoints, tasks
-from lavae_jax.api import from_arrays
-from lavae_jax.checkpoints import Checkpoint
+from lavae_jax import model_files
+from lavae_jax.model import initialise
+from lavae_jax.training import checkpoints
+from lavae_jax.training.checkpoints import Checkpoint
 
 PAIR = 4.0  # the first number of a pair's appearance; a single pixel's is 0
 
@@ -29,9 +30,11 @@ def run_config():
 
 
 def arrays():
-    shapes = jax.eval_shape(lambda: tasks.make(run_config()).init(jax.random.key(0)))
+    """Named as in an exported model."""
+    module = model_files.make_module(run_config())
+    shapes = jax.eval_shape(lambda: initialise(module, jax.random.key(0)))
     zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
-    params, stats = zeros.params["lavae"], zeros.batch_stats["lavae"]
+    params, stats = zeros["params"], zeros["batch_stats"]
     for layer in ("ConvLayer_0", "ConvLayer_1"):
         params["location"][layer]["Conv_0"]["kernel"][1, 1] = 1.0
         params["location"][layer]["BatchNorm_0"]["scale"][:] = 1.0
@@ -45,11 +48,11 @@ def arrays():
     logits[:] = -20.0
     logits[2, 2], logits[2, 3] = 20.0, -10.0
     params["decoder"]["Dense_1"]["kernel"].reshape(5, 5)[2, 3] = 10.0
-    return checkpoints.flatten({"state": zeros._asdict()})
+    return checkpoints.flatten(zeros)
 
 
 def model():
-    return from_arrays(run_config(), arrays())
+    return model_files.build(run_config(), arrays())
 
 
 def write_run(folder: pathlib.Path, data_dir: str) -> pathlib.Path:
@@ -66,7 +69,13 @@ def write_run(folder: pathlib.Path, data_dir: str) -> pathlib.Path:
     environment = {"command": [str(folder)], "git_revision": "a", "python": "3"}
     environment |= {"packages": {}, "devices": []}
     (folder / "environment.json").write_text(json.dumps(environment))
-    checkpoints.save(folder / "checkpoints", Checkpoint(2, arrays(), {"seconds": 1.5}))
+    in_run = {
+        f"state.{collection}.lavae.{rest}": array
+        for name, array in arrays().items()
+        for collection, _, rest in [name.partition(".")]
+    }
+    in_run["state.params.auxiliary.decoder.Conv_0.bias"] = np.ones(1, np.float32)
+    checkpoints.save(folder / "checkpoints", Checkpoint(2, in_run, {"seconds": 1.5}))
     return folder
 
 

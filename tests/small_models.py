@@ -2,33 +2,74 @@
 networks are initialised once and randomised by numpy."""
 
 import functools
+import importlib
 
 import jax
 import numpy as np
 
-from lavae_jax import model, vae
-from lavae_jax.model import ModelConfig
-from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
+from lavae_jax import model
+from lavae_jax.model import LAVAE
+from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.vae import GridVAE, GridVAESettings
 
 
-def small(kind="residual", form="map", space_to_depth=1) -> ModelConfig:
-    return ModelConfig(
-        max_objects=4,
-        latent_size=3,
-        sprite_size=5,
-        location=LocationConfig(width=4, blocks=2, head_width=4, space_to_depth=space_to_depth),
-        appearance=AppearanceConfig(
-            kind, form, width=4, blocks=2, space_to_depth=space_to_depth, window=7, hidden=(6, 5)
-        ),
-        decoder=DecoderConfig(width=4, blocks=2, seed_size=3, seed_channels=2),
+def get_config(name, recipe="paper"):
+    return importlib.import_module(f"configs.{name}").get_config(recipe)
+
+
+def paper(name="mnist1k", **changes) -> LavaeSettings:
+    return from_config(LavaeSettings, {**get_config(name).model, **changes})
+
+
+def auxiliary(width=48, latents=8, space_to_depth=1) -> GridVAESettings:
+    return GridVAESettings(
+        architecture="auxiliary",
+        channels=1,
+        width=width,
+        latents=latents,
+        space_to_depth=space_to_depth,
     )
 
 
+def baseline(channels=1, width=64, latents=16, space_to_depth=1) -> GridVAESettings:
+    return GridVAESettings(
+        architecture="baseline",
+        channels=channels,
+        width=width,
+        latents=latents,
+        space_to_depth=space_to_depth,
+    )
+
+
+def small(network="residual", computed_on="map", space_to_depth=1, **changes) -> LavaeSettings:
+    return paper(
+        max_objects=4,
+        latent_size=3,
+        sprite_size=5,
+        location={"width": 4, "blocks": 2, "head_width": 4, "space_to_depth": space_to_depth},
+        appearance={
+            "network": network,
+            "computed_on": computed_on,
+            **{"width": 4, "blocks": 2, "window": 7, "hidden": (6, 5)},
+        },
+        decoder={
+            "network": "residual",
+            **{"width": 4, "blocks": 2, "seed_size": 3, "seed_channels": 2},
+        },
+        **changes,
+    )
+
+
+def module_of(settings, train=(), axis_name=None):
+    if isinstance(settings, LavaeSettings):
+        return LAVAE(settings, train, axis_name)
+    return GridVAE(settings, bool(train), axis_name)
+
+
 @functools.cache
-def initialised(config) -> model.Variables:
+def initialised(settings) -> model.Variables:
     """Every variable is random and none is 0, so that all of them count."""
-    init = model.init if isinstance(config, ModelConfig) else vae.init
-    shapes = jax.eval_shape(lambda: init(config, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: model.initialise(module_of(settings), jax.random.key(0)))
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -39,9 +80,17 @@ def initialised(config) -> model.Variables:
         around = 1.0 if name.endswith(("['scale']", "['var']")) else 0.0
         return (around + rng.uniform(0.05, 0.3, leaf.shape)).astype(leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(draw, shapes)
+    return {
+        name: jax.tree_util.tree_map_with_path(draw, shapes[name])
+        for name in ("params", "batch_stats")
+    }
 
 
-def compiled(function, **kwargs):
-    """`function(config, ...)`, compiled as a whole."""
-    return jax.jit(function, static_argnums=0, static_argnames="train", **kwargs)
+@functools.cache
+def compiled(function, settings, train=(), static=()):
+    """`function(module, ...)` as a function of (variables, ...), compiled as a whole.
+
+    In training, it returns the new batch statistics, too.
+    """
+    bind = model.bind_training if train else model.bind
+    return jax.jit(bind(function, module_of(settings, train)), static_argnames=static)

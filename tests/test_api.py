@@ -8,8 +8,10 @@ from handmade import PAIR, picture
 
 import lavae_jax
 from configs import baseline_mnist1k
-from lavae_jax import api, checkpoints, tasks
-from lavae_jax.checkpoints import CheckpointError
+from lavae_jax import api, model_files
+from lavae_jax.model import initialise
+from lavae_jax.training import checkpoints
+from lavae_jax.training.checkpoints import CheckpointError
 
 IMAGES = np.stack(
     [
@@ -110,14 +112,35 @@ def test_types_of_images_do_not_matter(model, scene):
         IMAGES.astype(bool),
         IMAGES.astype(np.float64),
         IMAGES[..., 0],
+        IMAGES.astype(np.int64).tolist(),
     ):
         np.testing.assert_array_equal(model.infer(images).location, scene.location)
+
+
+@pytest.mark.parametrize("image", [IMAGES[0], IMAGES[0, ..., 0], IMAGES[0, ..., 0].tolist()])
+def test_one_image_is_one_image(model, scene, image):
+    found = model.infer(image)
+    assert len(found) == 1
+    np.testing.assert_array_equal(found.location, scene.location[:1])
+    assert model.render(found).shape == (1, 20, 24, 1)
+    assert model.bound(image, num_samples=2).log_p.shape == (1,)
+
+
+def test_implausible_images_are_warned_of(model):
+    with pytest.warns(UserWarning, match=r"uint8 with a maximum of 1.*astype\(bool\)"):
+        model.infer(IMAGES.astype(np.uint8))
+    with pytest.warns(UserWarning, match=r"% of these images is lit.*1 - images"):
+        model.infer(1 - IMAGES)
+    blocks = np.zeros((1, 60, 60), np.float32)
+    blocks[0, 4:28, 4:28] = blocks[0, 36:58, 36:58] = 1
+    with pytest.warns(UserWarning, match="belong to no object that was found.*up to 5 pixels"):
+        model.infer(blocks)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 5, 9])
 def test_any_number_of_images_in_chunks(model, length):
     images = np.stack([picture((i % 20, i, False)) for i in range(length)] or [picture()])[:length]
-    small = api.Model(model.config, model.variables, model.run, batch_size=2)
+    small = api.Model(model.module, model.variables, model.config, batch_size=2)
     scene = small.infer(images)
     assert len(scene) == length
     assert scene.location[:, 0].tolist() == [[i % 20, i] for i in range(length)]
@@ -132,9 +155,10 @@ def test_any_number_of_images_in_chunks(model, length):
             ValueError,
             r"shape \(2, 8, 8, 3\); this model wants \[B, H, W, 1\]",
         ),
-        (np.zeros((8, 8)), ValueError, r"shape \(8, 8\)"),
-        (np.zeros((1, 0, 8)), ValueError, r"shape \(1, 0, 8, 1\)"),
-        (np.zeros((1, 8, 8), np.int32), TypeError, "int32; wanted are uint8"),
+        (np.zeros(8), ValueError, r"shape \(8,\)"),
+        (np.zeros((1, 0, 8)), ValueError, r"shape \(1, 0, 8\)"),
+        (np.zeros((2, 3, 3)), ValueError, "3x3 have fewer pixels than the 10 objects"),
+        (np.full((1, 8, 8), 7, np.int32), TypeError, "int32; wanted are uint8"),
         (np.full((1, 8, 8), 255.0), ValueError, "reach from 255 to 255"),
         (np.full((1, 8, 8), np.nan), ValueError, "nan"),
     ],
@@ -146,7 +170,11 @@ def test_bad_images_are_explained(model, images, error, message):
 
 def test_other_bad_inputs_are_explained(model, scene):
     with pytest.raises(ValueError, match="binary"):
-        model.log_likelihood(np.full((1, 8, 8), 0.5))
+        model.bound(np.full((1, 8, 8), 0.5))
+    with pytest.raises(ValueError, match="num_samples=0 must be at least 1"):
+        model.bound(IMAGES, num_samples=0)
+    with pytest.raises(TypeError, match="a key is a whole number"):
+        model.sample("seed", 3)
     with pytest.raises(ValueError, match=r"count=\[11\]: wanted are numbers from 0 to 10"):
         model.sample(0, 3, count=[11])
     wide = dataclasses.replace(scene, appearance=np.zeros((3, 10, 7)))
@@ -163,9 +191,9 @@ def test_prior_samples_have_the_counts_asked_for(model):
 
 
 def test_the_bound_does_not_depend_on_how_images_are_batched(model):
-    whole = model.log_likelihood(IMAGES, num_samples=7)
-    small = api.Model(model.config, model.variables, model.run, batch_size=1)
-    np.testing.assert_allclose(whole, small.log_likelihood(IMAGES, num_samples=7), rtol=1e-5)
+    whole = model.bound(IMAGES, num_samples=7).log_p
+    small = api.Model(model.module, model.variables, model.config, batch_size=1)
+    np.testing.assert_allclose(whole, small.bound(IMAGES, num_samples=7).log_p, rtol=1e-5)
     assert whole.shape == (3,)
     assert whole[2] == pytest.approx(-np.log(11) - 20 * 24 * 1e-6, rel=1e-4)  # n = 0, all black
 
@@ -186,17 +214,71 @@ def test_what_cannot_be_loaded_is_explained(tmp_path):
     with pytest.raises(FileNotFoundError, match="no whole checkpoint"):
         lavae_jax.load(run)
     arrays = handmade.arrays()
-    arrays.pop("state.params.lavae.count")
+    arrays.pop("params.count")
     with pytest.raises(CheckpointError, match="count"):
-        api.from_arrays(handmade.run_config(), arrays)
+        model_files.build(handmade.run_config(), arrays)
+    (run / "config.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"config\.json is not the config of a run"):
+        lavae_jax.load(run)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(value):
+    arrays = handmade.arrays()
+    arrays["params.decoder.Dense_0.kernel"][0, 0] = value
+    with pytest.raises(CheckpointError, match=r"not finite: params\.decoder\.Dense_0\.kernel"):
+        model_files.build(handmade.run_config(), arrays)
+
+
+def test_loading_needs_the_model_s_settings_only():
+    config = handmade.run_config()
+    config.optimizer.decay_steps = 1  # which no training would accept
+    del config.curriculum, config.auxiliary, config.batch_size
+    assert model_files.build(config, handmade.arrays()).infer(IMAGES).count.tolist() == [3, 2, 0]
+
+
+def test_methods_are_pure_functions_under_jit_and_grad(model, scene):
+    np.testing.assert_array_equal(jax.jit(model.infer)(IMAGES).location, scene.location)
+    for method in (model.render, model.sprites):
+        np.testing.assert_allclose(jax.jit(method)(scene), method(scene), atol=1e-6)
+
+    @jax.jit
+    def brightness_right_of_the_first(z):
+        edited = scene.with_appearance(0, z)
+        row, column = scene.location[0, 0]
+        return model.render(edited)[0, row, column + 1, 0]
+
+    z = np.array([0.8, 0.0], np.float32)  # between a pixel (0) and a pair (PAIR)
+    slope = jax.grad(brightness_right_of_the_first)(z)
+    step = 1e-2
+    above, below = (brightness_right_of_the_first(z + np.array([s, 0])) for s in (step, -step))
+    np.testing.assert_allclose(slope[0], (above - below) / (2 * step), rtol=1e-2)
+    assert slope[0] > 0.1
+    assert slope[1] == 0
+
+
+def test_a_scene_of_another_model_is_refused(model, scene):
+    arrays = handmade.arrays()
+    arrays["params.decoder.Dense_1.bias"] += 1
+    other = model_files.build(handmade.run_config(), arrays)
+    for method in (other.render, other.sprites):
+        with pytest.raises(ValueError, match="those of another model"):
+            method(scene)
+    assert other.render(dataclasses.replace(scene, model=None)).shape == IMAGES.shape
+    assert model.render(lavae_jax.Scene.from_dict(scene.to_dict())).shape == IMAGES.shape
+
+
+def test_keys_are_numbers_of_any_kind(model):
+    expected = model.sample(3, 4).location
+    for key in (np.int64(3), np.array(3), jax.random.key(3)):
+        np.testing.assert_array_equal(model.sample(key, 4).location, expected)
 
 
 def test_a_baseline_reconstructs_samples_and_is_bounded():
     config = baseline_mnist1k.get_config("tiny")
-    variables = tasks.make(config).init(jax.random.key(0))
-    arrays = checkpoints.flatten({"state": variables._asdict()})
-    model = api.from_arrays(config, arrays)
+    variables = initialise(model_files.make_module(config), jax.random.key(0))
+    model = model_files.build(config, checkpoints.flatten(variables))
     assert isinstance(model, lavae_jax.Baseline)
     assert np.asarray(model.reconstruct(IMAGES)).shape == IMAGES.shape
     assert np.asarray(model.sample(0, 2, canvas=(16, 24))).shape == (2, 16, 24, 1)
-    assert np.isfinite(model.log_likelihood(IMAGES, num_samples=3)).all()
+    assert np.isfinite(model.bound(IMAGES, num_samples=3).log_p).all()

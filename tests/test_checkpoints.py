@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lavae_jax import checkpoints
-from lavae_jax.checkpoints import Checkpoint, CheckpointError
+from lavae_jax.training import checkpoints
+from lavae_jax.training.checkpoints import Checkpoint, CheckpointError
 
 TREE = {
     "params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
@@ -42,11 +42,21 @@ def flip_a_byte(path):
     largest.write_bytes(data)
 
 
+def edit_meta(path, edit):
+    meta = json.loads((path / "meta.json").read_text())
+    edit(meta)
+    (path / "meta.json").write_text(json.dumps(meta))
+
+
 DAMAGES = {
     "a flipped bit": flip_a_byte,
     "no meta": lambda path: (path / "meta.json").unlink(),
     "half a meta": lambda path: (path / "meta.json").write_text('{"step": 2, '),
     "no arrays": lambda path: shutil.rmtree(path / "arrays"),
+    "no step in the meta": lambda path: edit_meta(path, lambda meta: meta.pop("step")),
+    "no sums in the meta": lambda path: edit_meta(path, lambda meta: meta.pop("sha256")),
+    "a list for a meta": lambda path: (path / "meta.json").write_text("[]"),
+    "a file gone": lambda path: max(path.rglob("d/*"), key=lambda p: p.stat().st_size).unlink(),
     "an empty folder": lambda path: (shutil.rmtree(path), path.mkdir()),
 }
 
@@ -91,6 +101,33 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
         write(tmp_path, step, **({"score": score} if score else {}))
         checkpoints.prune(tmp_path, 2, "score")
     assert checkpoints.steps(tmp_path) == [2, 4, 5]
+
+
+def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
+    for step in (30, 50, 55, 60):
+        write(tmp_path, step)
+    for step in (50, 55, 60):
+        flip_a_byte(tmp_path / str(step))
+    for step in (35, 40, 45):
+        write(tmp_path, step)
+        checkpoints.prune(tmp_path, 3, "score")
+    assert checkpoints.steps(tmp_path) == [35, 40, 45, 50, 55, 60]
+    assert checkpoints.load_newest(tmp_path).step == 45
+
+
+def test_a_folder_of_damaged_checkpoints_is_not_an_empty_one(tmp_path):
+    write(tmp_path, 1)
+    flip_a_byte(tmp_path / "1")
+    with pytest.raises(CheckpointError, match="no whole checkpoint, but 1 that cannot be read"):
+        checkpoints.load_newest(tmp_path)
+
+
+def test_files_that_belong_to_nobody_are_ignored(tmp_path):
+    write(tmp_path, 1)
+    for folder in ("1", "1/arrays", "1/arrays/d", "."):
+        (tmp_path / folder / ".DS_Store").write_text("?")
+    (tmp_path / "notes").mkdir()
+    assert checkpoints.load_newest(tmp_path).step == 1
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path):

@@ -3,15 +3,19 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import paper
 
 from lavae_jax import counting
-from lavae_jax.model import ModelConfig
 
 THRESHOLD, RADIUS, MOST = 16.0, 2, 4
 
 
 def count(h_loc):
-    return int(counting.count(jnp.asarray(h_loc), THRESHOLD, RADIUS, MOST))
+    return int(counting.count(peaks(h_loc), MOST))
+
+
+def peaks(h_loc):
+    return counting.peaks(jnp.asarray(h_loc), THRESHOLD, RADIUS)
 
 
 def blank():
@@ -22,9 +26,7 @@ def test_separate_peaks_are_counted():
     h = blank()
     h[2, 3], h[2, 9], h[9, 5] = 20, 17, 30
     assert count(h) == 3
-    np.testing.assert_array_equal(
-        np.argwhere(counting.peaks(jnp.asarray(h), THRESHOLD, RADIUS)), [[2, 3], [2, 9], [9, 5]]
-    )
+    np.testing.assert_array_equal(np.argwhere(peaks(h)), [[2, 3], [2, 9], [9, 5]])
 
 
 def test_only_what_is_above_the_threshold_counts():
@@ -68,20 +70,18 @@ def test_no_more_than_m_objects_are_counted():
 def test_maps_of_a_batch_do_not_mix():
     h = np.stack([blank(), blank(), blank()])
     h[0, 11, 14], h[1, 0, 0], h[1, 6, 6] = 20, 20, 20
-    np.testing.assert_array_equal(
-        counting.count(jnp.asarray(h), THRESHOLD, RADIUS, MOST), [1, 2, 0]
-    )
+    np.testing.assert_array_equal(counting.count(peaks(h), MOST), [1, 2, 0])
 
 
 def test_gamma_follows_log_d():
-    config = ModelConfig()
-    assert config.gamma_for((64, 64)) == 4.0
+    settings = paper()
+    assert settings.gamma_for((64, 64)) == 4.0
     for canvas in ((32, 32), (64, 128), (96, 96)):
         pixels = canvas[0] * canvas[1]
-        assert config.gamma_for(canvas) / config.gamma_for((64, 64)) == pytest.approx(
+        assert settings.gamma_for(canvas) / settings.gamma_for((64, 64)) == pytest.approx(
             math.log(pixels) / math.log(4096)
         )
-        assert config.gamma_for(canvas) == pytest.approx(math.log(pixels) / 2, rel=0.05)
+        assert settings.gamma_for(canvas) == pytest.approx(math.log(pixels) / 2, rel=0.05)
 
 
 def test_a_hot_pixel_has_the_same_odds_on_every_canvas():

@@ -13,6 +13,7 @@ import pytest
 
 import datasets
 from datasets import scenes
+from datasets.multi_mnist import digits
 from lavae_jax import input_pipeline
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,6 +32,12 @@ def test_splits_have_the_promised_sizes_and_counts(builder):
     }
     assert set(read(builder, "train")["count"]) == {0, 1, 2, 3}
     assert set(read(builder, "test_7")["count"]) == {7}
+
+
+def test_splits_are_known_before_a_build(builder):
+    assert builder.split_counts == {"train": (0, 3), "test": (0, 3), "test_7": (7, 7)}
+    changed = datasets.make_builder("multi_dsprites", min_count=1, max_count=2, crowd=5)
+    assert changed.split_counts == {"train": (1, 2), "test": (1, 2), "test_5": (5, 5)}
 
 
 def test_the_paper_s_sizes_are_the_defaults():
@@ -145,6 +152,52 @@ def test_a_data_set_that_cannot_be_is_refused(dataset, overrides, message):
         datasets.make_builder(dataset, **overrides)
 
 
+def test_overrides_are_parsed():
+    assert datasets.parse_overrides("") == {}
+    assert datasets.parse_overrides("seed=0") == {"seed": 0}
+    assert datasets.parse_overrides("canvas=96,max_count=5") == {"canvas": 96, "max_count": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "bad_part"),
+    [
+        ("canvas", "'canvas' in 'canvas' is not field=number"),
+        ("canvas=", "'canvas='"),
+        ("canvas=big", "'canvas=big'"),
+        ("canvas=96.0", "'canvas=96.0'"),
+        ("canvas=²", "'canvas=²'"),
+        ("seed=1,canvas=-96", "'canvas=-96'"),
+        ("seed=1, canvas=96", "' canvas=96'"),
+        ("canvas = 96", "'canvas = 96'"),
+        (" ", "' '"),
+        ("=96", "'=96'"),
+        ("canvas=96,", "'' in 'canvas=96,'"),
+        ("canvas=9=6", "'canvas=9=6'"),
+        ("canvas=96,seed=1,canvas=64", "'canvas' is set twice"),
+    ],
+)
+def test_overrides_in_another_form_are_refused(text, bad_part):
+    with pytest.raises(ValueError, match="look like canvas=96,max_count=5") as error:
+        datasets.parse_overrides(text)
+    assert str(error.value).startswith(bad_part)
+
+
+# --- builds ------------------------------------------------------------------
+
+
+def test_a_build_says_that_it_generates_and_nothing_of_a_download(tmp_path, capfd):
+    sizes = {"num_train": 3, "num_test": 2, "num_crowd": 1}
+    builder = datasets.make_builder("multi_mnist/1k", data_dir=str(tmp_path), **sizes)
+    datasets.prepare(builder)
+    out, err = capfd.readouterr()
+    assert out == ""
+    first, *bars = err.splitlines()
+    assert first == f"generating {builder.info.full_name} in {tmp_path}"
+    assert all(line.startswith("multi_mnist/1k") for line in bars if line)
+    datasets.prepare(builder)
+    assert capfd.readouterr() == ("", "")
+
+
 # --- builds that go wrong ----------------------------------------------------
 
 SIZES = "--set=num_train=30000,num_test=10,num_crowd=10"
@@ -221,7 +274,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
     ("arguments", "message"),
     [
         (["--dataset=nothing"], "no data set is called 'nothing'"),
-        (["--set=canvas=big"], "field=number, not canvas=big"),
+        (["--set=canvas=big"], "'canvas=big' is not field=number"),
         (["word"], "unexpected argument 'word'"),
         (["--mnist_dir=/nowhere"], "/nowhere: the folder does not exist"),
     ],
@@ -256,3 +309,24 @@ def test_drawn_scenes_are_of_the_kind_asked_for_and_new(builder):
     usual = builder.draw(60, seed=0)
     config = builder.builder_config
     assert (usual.count.min(), usual.count.max()) == (config.min_count, config.max_count)
+
+
+def test_a_demo_draws_the_digits_that_are_at_hand(monkeypatch):
+    fallback = datasets.demo_builder("multi_mnist/10k", canvas=48)
+    assert fallback.builder_config.name == "10k-canvas48-pool1000"
+    small = datasets.make_builder("multi_mnist/1k", canvas=48)
+    for ours, theirs in zip(fallback.draw(5, seed=0), small.draw(5, seed=0), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+    def all_of_them(size, *_):
+        return digits.Digits(np.zeros((size, 28, 28), np.uint8), np.zeros(size, np.int32))
+
+    monkeypatch.setattr(digits, "load_pool", all_of_them)
+    assert datasets.demo_builder("multi_mnist/10k").builder_config.name == "10k"
+    assert datasets.demo_builder("multi_dsprites").builder_config.name == "default"
+
+
+def test_a_demo_does_not_pass_over_a_folder_that_was_named(tmp_path):
+    builder = datasets.demo_builder("multi_mnist/10k", mnist_dir=tmp_path / "nowhere")
+    with pytest.raises(digits.SourceError, match="nowhere: the folder does not exist"):
+        builder.draw(1, seed=0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lavae_jax import input_pipeline
-from lavae_jax.input_pipeline import Share
+from lavae_jax.input_pipeline import Part, ProcessShard
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +46,20 @@ def epochs_of_indices(seed):
     return order[:1_200], order[1_200:]
 
 
-@pytest.mark.parametrize("share", [Share(0, 2, 2), Share(0, 4, 1), Share(0, 1, 4)])
-def test_a_batch_is_the_same_on_any_number_of_processes_and_devices(share):
-    whole = [b["index"].ravel() for b in take(_indices(Share()), 5)]
-    parts = [take(_indices(share._replace(process_index=p)), 5) for p in range(share.process_count)]
+@pytest.mark.parametrize(
+    "shard", [ProcessShard(0, 2, 2), ProcessShard(0, 4, 1), ProcessShard(0, 1, 4)]
+)
+def test_a_batch_is_the_same_on_any_number_of_processes_and_devices(shard):
+    whole = [b["index"].ravel() for b in take(_indices(ProcessShard()), 5)]
+    parts = [take(_indices(shard._replace(process_index=p)), 5) for p in range(shard.process_count)]
     for step in range(5):
-        assert parts[0][step]["index"].shape == (share.num_devices, 15)
+        assert parts[0][step]["index"].shape == (shard.num_devices, 15)
         joined = np.concatenate([part[step]["index"].ravel() for part in parts])
         np.testing.assert_array_equal(joined, whole[step])
 
 
-def _indices(share):
-    return input_pipeline.train_batches(Indices(), 60, seed=3, share=share)
+def _indices(shard):
+    return input_pipeline.train_batches(Indices(), 60, seed=3, shard=shard)
 
 
 def test_a_resumed_iterator_gives_the_very_next_batch(source):
@@ -72,7 +74,7 @@ def test_a_resumed_iterator_gives_the_very_next_batch(source):
 
 
 def test_training_can_be_kept_to_a_part_of_the_split():
-    batches = input_pipeline.train_batches(Indices(), 50, 0, examples=range(100, 200))
+    batches = input_pipeline.train_batches(Part(Indices(), range(100, 200)), 50, 0)
     seen = np.concatenate([b["index"].ravel() for b in take(batches, 2)])
     assert sorted(seen) == list(range(100, 200))
 
@@ -81,8 +83,8 @@ def test_training_can_be_kept_to_a_part_of_the_split():
 @pytest.mark.parametrize("examples", [range(1_200), range(7), range(10, 131)])
 def test_evaluation_sees_every_example_once_in_order(process_count, examples):
     def evaluate(p):
-        share = Share(p, process_count, 2)
-        return input_pipeline.eval_batches(Indices(), 12, examples=examples, share=share)
+        shard = ProcessShard(p, process_count, 2)
+        return input_pipeline.eval_batches(Part(Indices(), examples), 12, shard=shard)
 
     seen = []
     for parts in zip(*(evaluate(p) for p in range(process_count)), strict=True):
@@ -93,12 +95,12 @@ def test_evaluation_sees_every_example_once_in_order(process_count, examples):
 
 
 def test_evaluation_of_an_empty_range_is_empty():
-    assert list(input_pipeline.eval_batches(Indices(), 4, examples=range(0))) == []
+    assert list(input_pipeline.eval_batches(Part(Indices(), range(0)), 4)) == []
 
 
 def test_a_batch_that_cannot_be_split_is_refused(source):
     with pytest.raises(ValueError, match=r"batch_size=10 .* multiple of 4"):
-        input_pipeline.train_batches(source, 10, 0, share=Share(0, 2, 2))
+        input_pipeline.train_batches(source, 10, 0, shard=ProcessShard(0, 2, 2))
 
 
 def test_benchmark_prints_images_a_second(launch, mnist_builder):

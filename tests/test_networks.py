@@ -4,33 +4,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import compiled, initialised, small
+from small_models import auxiliary, baseline, compiled, initialised, module_of, paper, small
 
 from lavae_jax import generative, inference, model, networks, packing, vae
 from lavae_jax.locations import Locations
-from lavae_jax.model import ModelConfig
-from lavae_jax.networks import AppearanceConfig, DecoderConfig
+from lavae_jax.settings import AppearanceSettings, DecoderSettings
 
 
 def keys(seed, n):
     return jax.random.split(jax.random.key(seed), n)
 
 
-location_logits = compiled(inference.location_logits)
-appearance_map = compiled(inference.appearance_map)
-appearance = compiled(inference.appearance)
-decode = compiled(generative.decode)
+def apply(function, settings, *args):
+    return compiled(function, settings)(initialised(settings), *args)
 
 
 def num_params(params):
     return sum(p.size for p in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize(("channels", "sprite_size"), [(1, 17), (3, 21)])
-def test_lavae_has_the_paper_s_size(channels, sprite_size):
+def shapes_of(settings):
+    module = module_of(settings)
+    return jax.eval_shape(lambda: model.initialise(module, jax.random.key(0)))["params"]
+
+
+def latents_of(settings, canvas):
+    module, images = module_of(settings), jnp.zeros((1, *canvas, settings.channels))
+    encode = model.bind(lambda module: module.encode(images), module)
+    return jax.eval_shape(encode, initialised(settings)).mean.shape
+
+
+@pytest.mark.parametrize("name", ["mnist1k", "dsprites"])
+def test_lavae_has_the_paper_s_size(name):
     """About 500k parameters, split almost evenly in three."""
-    config = ModelConfig(channels=channels, sprite_size=sprite_size)
-    params = jax.eval_shape(lambda: model.init(config, jax.random.key(0))).params
+    params = shapes_of(paper(name))
     sizes = [num_params(params[name]) for name in ("location", "appearance", "decoder")]
     assert 480e3 < sum(sizes) < 520e3
     for size in sizes:
@@ -39,15 +46,9 @@ def test_lavae_has_the_paper_s_size(channels, sprite_size):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_baseline_has_about_a_million_parameters_and_1024_latents(channels):
-    config = vae.BaselineConfig(channels=channels)
-    params = jax.eval_shape(lambda: vae.init(config, jax.random.key(0))).params
-    assert 0.9e6 < num_params(params) < 1.1e6
-    z = jax.eval_shape(
-        lambda: config.encoder().init_with_output(
-            jax.random.key(0), jnp.zeros((1, 64, 64, channels)), train=False
-        )[0]
-    )
-    assert z.shape == (1, 8, 8, 2 * 16)
+    settings = baseline(channels)
+    assert 0.9e6 < num_params(shapes_of(settings)) < 1.1e6
+    assert latents_of(settings, (64, 64)) == (1, 8, 8, 16)
 
 
 @pytest.fixture
@@ -55,39 +56,33 @@ def x():
     return (jax.random.uniform(jax.random.key(9), (2, 20, 24, 1)) < 0.3).astype(jnp.float32)
 
 
-@pytest.mark.parametrize("kind", ["residual", "window"])
-def test_appearance_on_windows_is_the_map_at_the_locations(kind, x):
+@pytest.mark.parametrize("network", ["residual", "dense"])
+def test_appearance_on_windows_is_the_map_at_the_locations(network, x):
     """At hard locations, on the border and in the corners as inside."""
-    config = small(kind)
-    variables = initialised(config)
     pixels = 20 * 24
     corners = [0, 23, pixels - 24, pixels - 1]
     index = jnp.array([corners, [5, 30, 250, 311]])
-    where = Locations(index, None, jnp.zeros(index.shape))
+    where = Locations.hard(index)
     objects = packing.pack(jnp.array([4, 3]), capacity=9)
     results = []
-    for form in ("map", "windows"):
-        changed = dataclasses.replace(
-            config, appearance=dataclasses.replace(config.appearance, form=form)
-        )
-        q, _ = appearance(changed, variables, x, where, objects, train=False)
+    for computed_on in ("map", "windows"):
+        q = apply(inference.appearance, small(network, computed_on), x, where, objects)
         results.append(np.concatenate([q.mean, q.log_variance], -1)[np.asarray(objects.valid)])
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
-    h_app, _ = appearance_map(config, variables, x, train=False)
+    h_app = apply(inference.appearance_map, small(network), x)
     np.testing.assert_allclose(h_app[1, 1, 6, :3], results[0][5, :3], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["residual", "window"])
-@pytest.mark.parametrize("form", ["map", "windows"])
-def test_relaxed_locations_pass_the_gradient_on(kind, form, x):
-    config = small(kind, form)
-    variables = initialised(config)
+@pytest.mark.parametrize("network", ["residual", "dense"])
+@pytest.mark.parametrize("computed_on", ["map", "windows"])
+def test_relaxed_locations_pass_the_gradient_on(network, computed_on, x):
+    settings = small(network, computed_on)
     objects = packing.pack(jnp.array([1, 2]), capacity=4)
     weights = jax.nn.softmax(jax.random.normal(jax.random.key(1), (2, 2, 480)))
 
     def total(weights):
         where = Locations(weights.argmax(-1), weights, jnp.zeros((2, 2)))
-        q, _ = appearance(config, variables, x, where, objects, train=False)
+        q = apply(inference.appearance, settings, x, where, objects)
         return jnp.sum(objects.mask(q.mean) ** 2)
 
     slope = jax.grad(total)(weights)
@@ -99,27 +94,21 @@ def test_one_hot_weights_and_hard_locations_read_the_same(x):
     index = jnp.array([[0, 100], [479, 230]])
     objects = packing.pack(jnp.array([2, 2]), capacity=4)
     weights = jax.nn.one_hot(index, 480)
-    for form in ("map", "windows"):
-        config = small(form=form)
-        variables = initialised(config)
+    for computed_on in ("map", "windows"):
+        settings = small(computed_on=computed_on)
         hard, relaxed = (
-            appearance(
-                config, variables, x, Locations(index, w, index * 0.0), objects, train=False
-            )[0]
+            apply(inference.appearance, settings, x, Locations(index, w, index * 0.0), objects)
             for w in (None, weights)
         )
         np.testing.assert_allclose(hard.mean, relaxed.mean, rtol=1e-3, atol=1e-4)
 
 
 def test_maps_shift_with_the_image():
-    config = small()
-    variables = initialised(config)
     blob = jnp.zeros((1, 40, 40, 1)).at[:, 17:22, 16:20].set(1.0)
     shifted = jnp.roll(blob, (3, -5), axis=(1, 2))
     inside = np.s_[:, 12:28, 12:28]  # where neither sees the border
-    for function in (location_logits, appearance_map):
-        before, _ = function(config, variables, blob, train=False)
-        after, _ = function(config, variables, shifted, train=False)
+    for function in (inference.location_logits, inference.appearance_map):
+        before, after = (apply(function, small(), image) for image in (blob, shifted))
         assert np.std(before) > 1e-3
         np.testing.assert_allclose(
             jnp.roll(before, (3, -5), axis=(1, 2))[inside], after[inside], rtol=1e-4, atol=1e-5
@@ -129,12 +118,10 @@ def test_maps_shift_with_the_image():
 @pytest.mark.parametrize("factor", [1, 2, 4])
 @pytest.mark.parametrize("canvas", [(64, 64), (30, 45)])
 def test_maps_have_the_size_of_the_image(factor, canvas):
-    config = small(space_to_depth=factor)
-    variables = initialised(config)
+    settings = small(space_to_depth=factor)
     x = jnp.zeros((2, *canvas, 1))
-    assert location_logits(config, variables, x, train=False)[0].shape == (2, *canvas)
-    h_app, _ = appearance_map(config, variables, x, train=False)
-    assert h_app.shape == (2, *canvas, 2 * 3)
+    assert apply(inference.location_logits, settings, x).shape == (2, *canvas)
+    assert apply(inference.appearance_map, settings, x).shape == (2, *canvas, 2 * 3)
 
 
 def test_space_to_depth_keeps_neighbours_together():
@@ -144,13 +131,18 @@ def test_space_to_depth_keeps_neighbours_together():
     np.testing.assert_array_equal(networks.depth_to_space(blocks, 2), x)
 
 
-@pytest.mark.parametrize("kind", ["residual", "dense"])
-def test_sprites_are_probabilities_of_the_right_size(kind):
-    config = dataclasses.replace(small(), channels=3, decoder=DecoderConfig(kind, width=4))
-    variables = initialised(config)
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        DecoderSettings(network="residual", width=4, blocks=3, seed_size=8, seed_channels=16),
+        DecoderSettings(network="dense", hidden=(16, 16)),
+    ],
+)
+def test_sprites_are_probabilities_of_the_right_size(decoder):
+    settings = dataclasses.replace(small(), channels=3, decoder=decoder)
     objects = packing.pack(jnp.array([2, 1]), capacity=5)
     z = jax.random.normal(jax.random.key(1), (5, 3))
-    sprites, _ = decode(config, variables, z, objects, train=False)
+    sprites = apply(generative.decode, settings, z, objects)
     assert sprites.shape == (5, 5, 5, 3)
     assert (sprites[:3] > 0).all()
     assert (sprites[:3] < 1).all()
@@ -158,15 +150,15 @@ def test_sprites_are_probabilities_of_the_right_size(kind):
 
 
 def test_empty_places_leave_batch_statistics_alone():
-    config = small(form="windows")
-    variables = initialised(config)
+    settings = small(computed_on="windows")
+    decode = compiled(generative.decode, settings, train=("decoder",))
     z = jax.random.normal(jax.random.key(1), (6, 3))
 
     def stats(capacity, filler):
         objects = packing.pack(jnp.array([2, 1]), capacity)
         padded = jnp.concatenate([z[:3], jnp.full((capacity - 3, 3), filler)])
-        sprites, new = decode(config, variables, padded, objects, train=True)
-        return sprites[:3], new.batch_stats["decoder"]
+        sprites, batch_stats = decode(initialised(settings), padded, objects)
+        return sprites[:3], batch_stats["decoder"]
 
     for ours, theirs in zip(
         jax.tree.leaves(stats(3, 0.0)), jax.tree.leaves(stats(8, 77.0)), strict=True
@@ -175,89 +167,84 @@ def test_empty_places_leave_batch_statistics_alone():
 
 
 def test_training_updates_batch_statistics_and_evaluation_does_not(x):
-    config = small()
-    variables = initialised(config)
-    _, trained = location_logits(config, variables, x, train=True)
-    _, evaluated = location_logits(config, variables, x, train=False)
+    variables = initialised(small())
 
-    def moved(new, name):
-        pair = new.batch_stats[name], variables.batch_stats[name]
+    def moved(train, name):
+        location_logits = compiled(inference.location_logits, small(), train)
+        _, batch_stats = location_logits(variables, x)
+        pair = batch_stats[name], variables["batch_stats"][name]
         changed = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), *pair)
         return set(jax.tree.leaves(changed))
 
-    assert moved(trained, "location") == {True}
-    assert moved(trained, "appearance") == {False}
-    assert moved(evaluated, "location") == {False}
+    assert moved(("location",), "location") == {True}
+    assert moved(("location",), "appearance") == {False}
+    assert moved(("appearance",), "location") == {False}  # it is used, but frozen
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "transformer"}, "'transformer'"),
-        ({"form": "sparse"}, "'sparse'"),
-        ({"kind": "window", "window": 8}, "window=8 must be odd"),
-        ({"form": "windows", "space_to_depth": 2}, "space_to_depth=2 needs form='map'"),
+        ({"network": "transformer"}, "'transformer'"),
+        ({"computed_on": "sparse"}, "'sparse'"),
+        ({"network": "dense", "window": 8}, "window=8 must be odd"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        AppearanceConfig(**arguments)
+        AppearanceSettings(**{"network": "residual", "computed_on": "map", **arguments})
 
 
 # --- variational autoencoders ------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        vae.AuxiliaryConfig(width=4),
-        *(vae.BaselineConfig(width=4, space_to_depth=f) for f in (1, 8)),
-    ],
+    "settings",
+    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 8))],
 )
-def test_vae_bounds_have_their_shapes_on_any_canvas(config):
-    variables = initialised(config)
+def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
     x = jnp.zeros((3, 34, 50, 1))
-    terms, _ = compiled(vae.elbo)(config, variables, x, keys(1, 3))
-    grid = tuple(-(-side // config.cell) for side in (34, 50))
-    assert terms.kl.shape == (3, *grid)
-    assert terms.elbo().shape == (3,)
-    key = jax.random.key(1)
-    log_weights = jax.eval_shape(lambda: vae.log_weights(config, variables, x, keys(1, 3), 4)[0])
-    assert log_weights.shape == (4, 3)
-    images = jax.eval_shape(lambda: vae.sample_prior(config, variables, key, 2, (34, 50)))
-    assert images.shape == (2, 34, 50, 1)
+    elbo = apply(vae.elbo, settings, x, keys(1, 3))
+    grid = tuple(-(-side // settings.cell) for side in (34, 50))
+    assert elbo.kl.shape == (3, *grid)
+    assert elbo.terms.elbo.shape == (3,)
+    np.testing.assert_allclose(elbo.terms.kl, elbo.kl.sum((1, 2)), rtol=1e-5)
+
+    def shape_of(function, *args):
+        bound = model.bind(lambda module: function(module, *args), module_of(settings))
+        return jax.eval_shape(bound, initialised(settings))
+
+    assert shape_of(vae.log_weights, x, keys(1, 3), 4)[0].shape == (4, 3)
+    assert shape_of(vae.bound, x, keys(1, 3), 4).log_p.shape == (3,)
+    assert shape_of(vae.sample_prior, keys(1, 2), (34, 50)).shape == (2, 34, 50, 1)
 
 
 def test_other_stems_of_the_baseline_are_refused():
     with pytest.raises(ValueError, match="space_to_depth=2 must be 1 or 8"):
-        vae.BaselineConfig(space_to_depth=2)
+        baseline(space_to_depth=2)
 
 
 def test_auxiliary_latents_are_11_by_11_by_8():
-    config = vae.AuxiliaryConfig()
-    z = jax.eval_shape(
-        lambda: config.encoder().init_with_output(
-            jax.random.key(0), jnp.zeros((1, 66, 66, 1)), train=False
-        )[0]
-    )
-    assert z.shape == (1, 11, 11, 2 * 8)
+    assert latents_of(auxiliary(), (64, 64)) == (1, 11, 11, 8)
 
 
 def test_vae_elbo_is_the_mean_log_weight():
     """E[log w] = ELBO, for both use the same q and the same p."""
-    config = vae.BaselineConfig(width=4, latents=2)
-    variables = initialised(config)
+    settings = baseline(width=4, latents=2)
+    variables = initialised(settings)
     x = (jax.random.uniform(jax.random.key(2), (2, 16, 16, 1)) < 0.2).astype(jnp.float32)
-    one = jax.jit(lambda k: vae.elbo(config, variables, x, k)[0].elbo())
-    elbo = np.stack([one(k) for k in keys(3, 4_000).reshape(2_000, 2)])
-    log_w = jax.jit(lambda k: vae.log_weights(config, variables, x, k, 2_000)[0])(keys(4, 2))
+    one = compiled(vae.elbo, settings)
+    elbo = np.stack([one(variables, x, k).terms.elbo for k in keys(3, 4_000).reshape(2_000, 2)])
+    log_weights = compiled(vae.log_weights, settings, static=("num_samples",))
+    log_w, _ = log_weights(variables, x, keys(4, 2), num_samples=2_000)
     error = np.sqrt((np.var(elbo, 0) + np.var(log_w, 0)) / 2_000)
     assert (np.abs(np.mean(elbo, 0) - np.mean(log_w, 0)) < 4 * error).all()
 
 
 def test_beta_weighs_the_kl():
-    terms = vae.Terms(jnp.array([-5.0]), jnp.ones((1, 2, 2)))
-    np.testing.assert_array_equal([terms.elbo(b)[0] for b in (0.0, 0.5, 1.0)], [-5, -7, -9])
+    terms = vae.Terms(jnp.array([-5.0]), jnp.array([4.0]))
+    weighted = [terms.weighted_elbo(b)[0] for b in (0.0, 0.5, 1.0)]
+    np.testing.assert_array_equal(weighted, [-5, -7, -9])
+    assert terms.elbo == -9
 
 
 def test_the_kl_map_lies_over_the_pixels_that_it_stands_for():
@@ -271,12 +258,9 @@ def test_the_kl_map_lies_over_the_pixels_that_it_stands_for():
 
 def test_the_kl_of_an_object_shows_up_over_it():
     """The receptive fields of the grid are where `kl_map` puts them."""
-    config = vae.AuxiliaryConfig(width=8)
-    variables = initialised(config)
 
-    @jax.jit
     def grid(x):
-        return vae.elbo(config, variables, x, keys(1, 1))[0].kl
+        return apply(vae.kl, auxiliary(width=8), x)
 
     blank = jnp.zeros((1, 64, 64, 1))
     for row, column in ((30, 33), (24, 38)):

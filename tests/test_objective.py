@@ -1,7 +1,6 @@
 """The bounds, against exact enumeration on a canvas of 3 x 3 pixels and elsewhere."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -10,13 +9,12 @@ import numpy as np
 import optax
 import pytest
 from jax.test_util import check_grads
-from small_models import compiled, initialised, small
+from small_models import compiled, initialised, module_of, paper, small
 
-from lavae_jax import bernoulli, counting, generative, inference, objective
-from lavae_jax.model import ModelConfig, Variables
-from lavae_jax.networks import AppearanceConfig, DecoderConfig, LocationConfig
-from lavae_jax.objective import Budget
-from lavae_jax.packing import Objects
+from lavae_jax import bernoulli, counting, generative, inference, model, objective
+from lavae_jax.locations import Locations
+from lavae_jax.model import LAVAE
+from lavae_jax.packing import Budget, Objects
 
 
 def keys(seed, n):
@@ -36,14 +34,19 @@ COUNTING = {
 
 def tiny(count):
     """Sprites that reach all of the canvas and a flat q: weights of low variance."""
-    return ModelConfig(
+    return paper(
         sprite_size=5,
         max_objects=2,
         latent_size=1,
         gamma=0.5,
-        location=LocationConfig(width=4, blocks=1, head_width=4),
-        appearance=AppearanceConfig("window", "windows", window=3, hidden=(4,)),
-        decoder=DecoderConfig("dense", hidden=(4,)),
+        location={"width": 4, "blocks": 1, "head_width": 4, "space_to_depth": 1},
+        appearance={
+            "network": "dense",
+            "computed_on": "windows",
+            "window": 3,
+            "hidden": (4,),
+        },
+        decoder={"network": "dense", "hidden": (4,)},
         **COUNTING[count],
     )
 
@@ -51,14 +54,13 @@ def tiny(count):
 X = jnp.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], float)[None, ..., None]
 
 
-def exact_log_joint(config, variables, count):
+def exact_log_joint(settings, variables, count):
     """log p(x, n): a sum over ordered locations, quadrature over each appearance."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     weights = weights / weights.sum()
     every = Objects(jnp.zeros(40, int), jnp.zeros(40, int), jnp.ones(40, bool))
-    sprites = np.asarray(
-        generative.decode(config, variables, jnp.asarray(nodes)[:, None], every, train=False)[0]
-    )[..., 0]
+    decode = compiled(generative.decode, settings)
+    sprites = np.asarray(decode(variables, jnp.asarray(nodes)[:, None], every))[..., 0]
 
     def drawn(sprite, pixel):
         canvas = np.zeros((7, 7))
@@ -81,23 +83,21 @@ def exact_log_joint(config, variables, count):
         likelihood = np.where(x == 1, mean, 1 - mean).prod((1, 2))
         total += (weight * likelihood).sum()
     num_orders = np.prod([9 - i for i in range(count)])
-    log_p_n = np.log(jax.nn.softmax(variables.params["count"]))[count]
+    log_p_n = np.log(jax.nn.softmax(variables["params"]["count"]))[count]
     return np.log(total / num_orders) + log_p_n
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def enumerated(request):
-    config = tiny(request.param)
-    variables = jax.tree.map(np.copy, initialised(config))
-    variables.params["decoder"]["Dense_1"]["bias"] -= 1.5  # sprites that seldom add up to 1
-    exact = [exact_log_joint(config, variables, n) for n in range(3)]
-    h_loc, _ = compiled(inference.location_logits)(config, variables, X, train=False)
-    assert inference.infer_count(config, h_loc).tolist() == [request.param]
-    weigh = jax.jit(
-        lambda key: objective.log_weights(config, variables, X, h_loc, key[None], 100_000)[0]
-    )
-    log_w = np.asarray(weigh(jax.random.key(1)), np.float64)[:, 0]
-    return config, variables, exact, log_w
+    settings = tiny(request.param)
+    variables = jax.tree.map(np.copy, initialised(settings))
+    variables["params"]["decoder"]["Dense_1"]["bias"] -= 1.5  # sprites that seldom add up to 1
+    exact = [exact_log_joint(settings, variables, n) for n in range(3)]
+    h_loc = compiled(inference.location_logits, settings)(variables, X)
+    assert inference.detect(settings, h_loc).count.tolist() == [request.param]
+    weigh = compiled(objective.log_weights, settings, static=("num_samples",))
+    log_w, _ = weigh(variables, X, keys(1, 1), num_samples=100_000)
+    return settings, variables, exact, np.asarray(log_w, np.float64)[:, 0]
 
 
 def bound(log_w, k):
@@ -110,8 +110,8 @@ def bound(log_w, k):
 
 def test_the_bound_rises_to_the_exact_likelihood(enumerated):
     """q(n | x) is a point, so the limit is log p(x, n̂), which is below log p(x)."""
-    config, _, exact, log_w = enumerated
-    count = next(n for n, v in COUNTING.items() if v.items() <= vars(config).items())
+    settings, _, exact, log_w = enumerated
+    count = next(n for n, v in COUNTING.items() if v.items() <= vars(settings).items())
     limit = exact[count]
     means, errors = zip(*(bound(log_w, k) for k in (1, 10, 100, 1_000)), strict=True)
     slack = 4 * np.array(errors) + 1e-4
@@ -128,12 +128,12 @@ def test_the_bound_rises_to_the_exact_likelihood(enumerated):
 
 
 def test_the_elbo_is_the_mean_log_weight(enumerated):
-    config, variables, _, log_w = enumerated
+    settings, variables, _, log_w = enumerated
     x = jnp.tile(X, (20_000, 1, 1, 1))
-    out, _ = compiled(objective.elbo)(config, variables, x, keys(2, 20_000))
-    elbo = np.asarray(out.terms.elbo, np.float64)
-    error = np.sqrt(elbo.var() / len(elbo) + log_w.var() / len(log_w)) + 1e-5
-    assert abs(elbo.mean() - log_w.mean()) < 4 * error
+    out = elbo(settings)(variables, x, keys(2, 20_000))
+    values = np.asarray(out.terms.elbo, np.float64)
+    error = np.sqrt(values.var() / len(values) + log_w.var() / len(log_w)) + 1e-5
+    assert abs(values.mean() - log_w.mean()) < 4 * error
 
 
 def test_log_mean_exp_is_the_bound_of_all_samples(enumerated):
@@ -146,53 +146,50 @@ def test_log_mean_exp_is_the_bound_of_all_samples(enumerated):
 # --- gradients ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "form"), [("residual", "map"), ("window", "windows")])
-def test_elbo_gradients_through_all_networks(kind, form):
+def elbo(settings, train=()):
+    return compiled(objective.elbo, settings, train, static=("budget",))
+
+
+@pytest.mark.parametrize(("network", "computed_on"), [("residual", "map"), ("dense", "windows")])
+def test_elbo_gradients_through_all_networks(network, computed_on):
     with jax.enable_x64(True):
-        config = dataclasses.replace(small(kind, form), threshold=-9.0, peak_radius=2)
-        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(config))
+        settings = small(network, computed_on, threshold=-9.0, peak_radius=2)
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(settings))
+        apply = model.bind_training(objective.elbo, module_of(settings, LAVAE.NETWORKS))
         x = (jax.random.uniform(jax.random.key(0), (2, 7, 8, 1)) < 0.3).astype(jnp.float64)
 
         @jax.jit
         def loss(params):
-            out, _ = objective.elbo(
-                config,
-                Variables(params, variables.batch_stats),
-                x,
-                keys(1, 2),
-                Budget(3, 5),
-                temperature=0.7,
-                train=True,
-            )
+            new = {**variables, "params": params}
+            out, _ = apply(new, x, keys(1, 2), Budget(3, 5), temperature=0.7)
             return out.terms.elbo.sum()
 
-        check_grads(loss, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
-        slope = jax.grad(loss)(variables.params)
+        params = variables["params"]
+        check_grads(loss, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        slope = jax.grad(loss)(params)
         for name in ("location", "appearance", "decoder", "count"):
             assert any(bool(jnp.any(g != 0)) for g in jax.tree.leaves(slope[name]))
 
 
 def test_gradients_of_the_terms_and_of_the_bound():
     with jax.enable_x64(True):
-        config = tiny(2)
-        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(config))
+        lavae = module_of(tiny(2))
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(tiny(2)))
         x = X.astype(jnp.float64)
 
         @jax.jit
         def parts(params):
-            variables_ = Variables(params, variables.batch_stats)
-            out, _ = objective.elbo(config, variables_, x, keys(1, 1), temperature=0.5)
-            return out.terms
+            new = {**variables, "params": params}
+            return model.bind(objective.elbo, lavae)(new, x, keys(1, 1), temperature=0.5).terms
 
         @jax.jit
         def bound(params):
-            variables_ = Variables(params, variables.batch_stats)
-            h_loc, _ = inference.location_logits(config, variables_, x, train=False)
-            log_w = objective.log_weights(config, variables_, x, h_loc, keys(2, 1), 5)[0]
-            return objective.log_mean_exp(log_w)
+            new = {**variables, "params": params}
+            return model.bind(objective.bound, lavae)(new, x, keys(2, 1), 5).log_p
 
-        check_grads(parts, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
-        check_grads(bound, (variables.params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        params = variables["params"]
+        check_grads(parts, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        check_grads(bound, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
 
 
 # --- invariances -------------------------------------------------------------
@@ -201,42 +198,38 @@ def test_gradients_of_the_terms_and_of_the_bound():
 @pytest.fixture(scope="module")
 def scene():
     """Four images in which half of the location network's peaks count as objects."""
-    config = dataclasses.replace(small("window", "windows"), peak_radius=2)
+    settings = small("dense", "windows", peak_radius=2)
     x = (np.random.default_rng(0).uniform(size=(4, 12, 12, 1)) < 0.2).astype(np.float32)
-    variables = initialised(config)
-    h_loc, _ = compiled(inference.location_logits)(config, variables, x, train=False)
-    heights = h_loc[counting.peaks(h_loc, -np.inf, config.peak_radius)]
-    threshold = float(np.median(heights)) / config.gamma_for((12, 12))
-    return dataclasses.replace(config, threshold=threshold), variables, jnp.asarray(x)
+    variables = initialised(settings)
+    h_loc = compiled(inference.location_logits, settings)(variables, x)
+    heights = h_loc[counting.peaks(h_loc, -np.inf, settings.peak_radius)]
+    threshold = float(np.median(heights)) / settings.gamma_for((12, 12))
+    return dataclasses.replace(settings, threshold=threshold), variables, jnp.asarray(x)
 
 
-elbo = jax.jit(objective.elbo, static_argnums=(0, 4), static_argnames=("train", "axis_name"))
-
-
-@pytest.mark.parametrize("form", ["windows", "map"])
-def test_the_samples_of_an_image_do_not_depend_on_its_place_in_the_batch(scene, form):
-    config, variables, x = scene
-    appearance = dataclasses.replace(config.appearance, form=form)
-    config = dataclasses.replace(config, appearance=appearance)
-    h_loc, _ = compiled(inference.location_logits)(config, variables, x, train=False)
-    weigh = jax.jit(lambda *images: objective.log_weights(config, variables, *images, 5)[0])
-    log_w = weigh(x, h_loc, keys(0, 4))
+@pytest.mark.parametrize("computed_on", ["windows", "map"])
+def test_the_samples_of_an_image_do_not_depend_on_its_place_in_the_batch(scene, computed_on):
+    settings, variables, x = scene
+    appearance = dataclasses.replace(settings.appearance, computed_on=computed_on)
+    settings = dataclasses.replace(settings, appearance=appearance)
+    weigh = compiled(objective.log_weights, settings, static=("num_samples",))
+    log_w, _ = weigh(variables, x, keys(0, 4), num_samples=5)
     assert np.ptp(log_w, axis=1).min() > 1
     others = jnp.array([2, 3, 1, 0])  # beside other images, in another place
-    log_w_there = weigh(x[others], h_loc[others], keys(0, 4)[others])
+    log_w_there, _ = weigh(variables, x[others], keys(0, 4)[others], num_samples=5)
     np.testing.assert_allclose(log_w[:, others], log_w_there, rtol=1e-4)
 
 
 def test_the_order_of_objects_does_not_matter(scene):
-    config, variables, x = scene
+    settings, variables, x = scene
     objects = Objects(jnp.zeros(3, int), jnp.arange(3), jnp.ones(3, bool))
-    z = jax.random.normal(jax.random.key(0), (3, config.latent_size))
+    z = jax.random.normal(jax.random.key(0), (3, settings.latent_size))
     index = jnp.array([[14, 17, 100]])
     images = []
     for order in itertools.permutations(range(3)):
         order = jnp.array(order)
-        where = objective.Locations(index[:, order], None, jnp.zeros((1, 3)))
-        sprites, _ = compiled(generative.decode)(config, variables, z[order], objects, train=False)
+        where = Locations.hard(index[:, order])
+        sprites = compiled(generative.decode, settings)(variables, z[order], objects)
         images.append(generative.intensity(sprites, where, objects, 1, (12, 12)))
     for image in images[1:]:
         np.testing.assert_allclose(image, images[0], atol=1e-6)
@@ -248,12 +241,12 @@ def test_the_order_of_objects_does_not_matter(scene):
 
 
 def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):
-    config, variables, x = scene
-    config = dataclasses.replace(config, threshold=99.0)
+    settings, variables, x = scene
+    settings = dataclasses.replace(settings, threshold=99.0)
     for temperature in (None, 0.5):
-        out, _ = elbo(config, variables, x, keys(0, 4), None, temperature=temperature)
-        assert out.inferred_count.tolist() == [0, 0, 0, 0]
-        assert (out.posterior.intensity == 0).all()
+        out = elbo(settings)(variables, x, keys(0, 4), temperature=temperature)
+        assert out.detection.count.tolist() == [0, 0, 0, 0]
+        assert (out.intensity == 0).all()
         assert np.isfinite(out.terms.elbo).all()
         np.testing.assert_array_equal(out.terms.kl_location, 0)
         np.testing.assert_array_equal(out.terms.kl_appearance, 0)
@@ -264,22 +257,24 @@ def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):
 
 
 def test_packing_changes_nothing(scene):
-    config, variables, x = scene
-    every, _ = elbo(config, variables, x, keys(0, 4), Budget(4, 16), temperature=0.5)
+    settings, variables, x = scene
+    bound = elbo(settings)
+    every = bound(variables, x, keys(0, 4), budget=Budget(4, 16), temperature=0.5)
     total = int(every.posterior.count.sum())
     assert 4 < total < 16
-    exact, _ = elbo(config, variables, x, keys(0, 4), Budget(4, total), temperature=0.5)
+    exact = bound(variables, x, keys(0, 4), budget=Budget(4, total), temperature=0.5)
     assert exact.posterior.overflow == every.posterior.overflow == 0
     for ours, theirs in zip(exact.terms, every.terms, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
 def test_overflow_is_counted_and_the_rest_is_right(scene):
-    config, variables, x = scene
-    every, _ = elbo(config, variables, x, keys(0, 4), Budget(4, 16), temperature=0.5)
+    settings, variables, x = scene
+    bound = elbo(settings)
+    every = bound(variables, x, keys(0, 4), budget=Budget(4, 16), temperature=0.5)
     counts = np.asarray(every.posterior.count)
     small_budget = Budget(4, int(counts.sum()) - 1)
-    cut, _ = elbo(config, variables, x, keys(0, 4), small_budget, temperature=0.5)
+    cut = bound(variables, x, keys(0, 4), budget=small_budget, temperature=0.5)
     assert cut.posterior.overflow == 1
     np.testing.assert_array_equal(cut.posterior.count, counts - np.array([0, 0, 0, 1]))
     for ours, theirs in zip(cut.terms, every.terms, strict=True):
@@ -287,28 +282,28 @@ def test_overflow_is_counted_and_the_rest_is_right(scene):
 
 
 def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
-    config, variables, x = scene
-    free, _ = elbo(config, variables, x, keys(0, 4), None)
-    forced, _ = elbo(config, variables, x, keys(0, 4), None, force_one=1.0)
+    settings, variables, x = scene
+    free = elbo(settings)(variables, x, keys(0, 4))
+    forced = elbo(settings)(variables, x, keys(0, 4), force_one=1.0)
     assert forced.posterior.count.tolist() == [1, 1, 1, 1]
-    np.testing.assert_array_equal(forced.inferred_count, free.inferred_count)
+    np.testing.assert_array_equal(forced.detection.count, free.detection.count)
     np.testing.assert_array_equal(forced.terms.kl_count, free.terms.kl_count)
 
 
 def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
-    config, variables, x = scene
+    settings, variables, x = scene
     drawn = {}
     for support in ("pixels", "peaks"):
-        config = dataclasses.replace(config, support=support)
-        drawn[support], _ = elbo(config, variables, x, keys(0, 4), None)
+        settings = dataclasses.replace(settings, support=support)
+        drawn[support] = elbo(settings)(variables, x, keys(0, 4))
     out = drawn["peaks"]
-    peaks = np.asarray(inference.find_peaks(config, out.h_loc)).reshape(4, -1)
+    peaks = np.asarray(out.detection.peaks).reshape(4, -1)
     assert peaks.sum(1).max() > 1
-    heights = np.asarray(out.h_loc).reshape(4, -1)
+    heights = np.asarray(out.detection.h_loc).reshape(4, -1)
     for image in range(4):
         count = int(out.posterior.count[image])
         left = set(np.flatnonzero(peaks[image]))
-        assert count == min(len(left), config.max_objects)
+        assert count == min(len(left), settings.max_objects)
         for slot in range(count):
             index = int(out.posterior.where.index[image, slot])
             assert index in left
@@ -324,10 +319,10 @@ def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
 
 
 def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
-    config = ModelConfig(support="peaks", peak_radius=2)
+    settings = paper(support="peaks", peak_radius=2)
     h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)
-    h_loc = h_loc.at[0, 12, 12].set(1.01 * config.threshold * config.gamma_for((16, 16)))
-    logits = inference.sampling_logits(config, h_loc).ravel()
+    h_loc = h_loc.at[0, 12, 12].set(1.01 * settings.threshold_for((16, 16)))
+    logits = inference.sampling_logits(settings, inference.detect(settings, h_loc)).ravel()
     best = jax.lax.top_k(logits, 3)
     assert best[1][:2].tolist() == [3 * 16 + 3, 12 * 16 + 12]
     assert best[0][1] - best[0][2] > 29
@@ -335,34 +330,18 @@ def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
 
 def test_other_supports_are_refused():
     with pytest.raises(ValueError, match="support='all': there are 'pixels', 'peaks'"):
-        ModelConfig(support="all")
+        paper(support="all")
 
 
 def test_the_location_network_can_be_frozen(scene):
-    config, variables, x = scene
-
-    @functools.partial(jax.jit, static_argnums=1)
-    def gradient(params, freeze):
-        def loss(params):
-            out, new = objective.elbo(
-                config,
-                Variables(params, variables.batch_stats),
-                x,
-                keys(0, 4),
-                temperature=0.5,
-                train=True,
-                freeze_location=freeze,
-            )
-            return out.terms.elbo.mean(), new.batch_stats["location"]
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    for freeze in (False, True):
-        grads, stats = gradient(variables.params, freeze)
-        assert bool(optax.global_norm(grads["location"]) == 0) == freeze
-        assert optax.global_norm(grads["decoder"]) > 0
-        change = jax.tree.map(jnp.subtract, stats, variables.batch_stats["location"])
-        assert bool(optax.global_norm(change) == 0) == freeze
+    """Its batch statistics stay; that it has no gradient is the step's affair."""
+    settings, variables, x = scene
+    for train in (("location", "decoder"), ("decoder",)):
+        _, batch_stats = elbo(settings, train)(variables, x, keys(0, 4), temperature=0.5)
+        for name in ("location", "decoder"):
+            before = variables["batch_stats"][name]
+            change = jax.tree.map(jnp.subtract, batch_stats[name], before)
+            assert bool(optax.global_norm(change) > 0) == (name in train)
 
 
 def test_colour_adds_one_term_per_channel():
@@ -376,12 +355,13 @@ def test_colour_adds_one_term_per_channel():
 
 
 def test_vmap_and_pmap_give_what_a_loop_gives(scene):
-    config, variables, x = scene
+    settings, variables, x = scene
     per_group = keys(0, 4).reshape(2, 2)
     groups = x.reshape(2, 2, *x.shape[1:])
 
     def one(x, keys):
-        return objective.elbo(config, variables, x, keys, temperature=0.5)[0].terms
+        bound = model.bind(objective.elbo, module_of(settings))
+        return bound(variables, x, keys, temperature=0.5).terms
 
     looped = [jax.jit(one)(g, k) for g, k in zip(groups, per_group, strict=True)]
     looped = jax.tree.map(lambda *a: jnp.stack(a), *looped)
@@ -393,12 +373,10 @@ def test_vmap_and_pmap_give_what_a_loop_gives(scene):
 
 
 def test_prior_samples_have_the_counts_they_are_asked_for(scene):
-    config, variables, _ = scene
-    sample = jax.jit(
-        lambda key, logits: generative.sample_prior(config, variables, key, 200, (12, 12), logits)
-    )
-    only_two = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)
-    drawn = sample(jax.random.key(0), only_two)
-    assert (drawn.count == 2).all()
-    assert drawn.z_app.shape == (200, 4, config.latent_size)
-    assert all(len(set(row)) == 4 for row in drawn.index.tolist())
+    settings, variables, _ = scene
+    sample = compiled(generative.sample_prior, settings, static=("canvas",))
+    only = jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf)
+    drawn = sample(variables, keys(0, 200), canvas=(12, 12), count_logits=only)
+    assert (drawn.count == 4).all()
+    assert drawn.appearance.shape == (200, 4, settings.latent_size)
+    assert all(len(set(row)) == 4 for row in drawn.pixel.tolist())

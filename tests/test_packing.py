@@ -33,6 +33,6 @@ def test_values_are_gathered_and_summed_by_image():
     ],
 )
 def test_what_does_not_fit_is_cut_and_counted(count, num_slots, capacity, kept, cut):
-    fitted, overflow = packing.fit(jnp.array(count), num_slots, capacity)
+    fitted, overflow = packing.fit(jnp.array(count), packing.Budget(num_slots, capacity))
     assert fitted.tolist() == kept
     assert overflow == cut

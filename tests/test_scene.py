@@ -1,3 +1,5 @@
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,3 +96,66 @@ def test_a_scene_is_a_pytree_and_cannot_be_changed():
     assert len(doubled) == 2
     with pytest.raises(AttributeError):
         scene.count = 3
+
+
+def test_a_scene_can_be_indexed_and_sliced():
+    scene = make(*SCENES)
+    assert unmake(scene[0]) == [SCENES[0]]
+    assert unmake(scene[-1]) == unmake(scene[np.int64(3)]) == [SCENES[3]]
+    assert unmake(scene[1:3]) == list(SCENES[1:3])
+    assert unmake(scene[[3, 0]]) == [SCENES[3], SCENES[0]]
+    assert unmake(scene[np.array([True, False, False, True])]) == [SCENES[0], SCENES[3]]
+    assert [unmake(one)[0] for one in scene] == list(SCENES)
+    with pytest.raises(IndexError, match="no scene 4 among 4"):
+        scene[4]
+
+
+def test_a_scene_shows_itself_in_a_line():
+    scene = make(*SCENES)
+    assert repr(scene) == ("Scene(4 of 20x24 pixels, room for 4 objects each; counts: 3, 1, 0, 4)")
+    assert repr(make(*[[A]] * 20)).endswith("1, 1, 1, 1, 1, 1, 1, 1, ...)")
+    shown = []
+    jax.jit(lambda scene: shown.append(repr(scene)))(scene)
+    assert "traced" in shown[0]
+
+
+def test_a_scene_survives_json():
+    scene = make(*SCENES)
+    again = Scene.from_dict(json.loads(json.dumps(scene.to_dict())))
+    assert unmake(again) == unmake(scene)
+    assert jax.tree.structure(again) == jax.tree.structure(scene)
+    for before, after in zip(jax.tree.leaves(scene), jax.tree.leaves(again), strict=True):
+        assert before.dtype == after.dtype
+        np.testing.assert_array_equal(before, after)
+    with pytest.raises(ValueError, match="not a scene's dictionary: KeyError"):
+        Scene.from_dict({"scenes": []})
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (-1, IndexError, "object -1: a scene has places 0 to 3"),
+        (4, IndexError, "object 4: "),
+        (np.array([0, 0, 9, 0]), IndexError, "object 9: "),
+        (0.5, TypeError, "index of an object is a whole number"),
+    ],
+)
+def test_an_index_that_no_object_can_have_is_refused(index, error, message):
+    scene = make(*SCENES)
+    edits = (
+        lambda: scene.remove(index),
+        lambda: scene.move(index, (1, 1)),
+        lambda: scene.swap(0, index),
+        lambda: scene.with_appearance(index, np.zeros(L)),
+    )
+    for edit in edits:
+        with pytest.raises(error, match=message):
+            edit()
+
+
+def test_a_location_between_pixels_is_refused():
+    scene = make(*SCENES)
+    with pytest.raises(TypeError, match="a location is a whole number"):
+        scene.move(0, (1.5, 2.0))
+    with pytest.raises(TypeError, match="a location is a whole number"):
+        scene.add((1.5, 2.0), np.zeros(L))

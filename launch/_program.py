@@ -1,0 +1,111 @@
+"""What every program begins with. It is imported first.
+
+It lets `python launch/<program>.py` find the project's packages from any folder, makes
+Ctrl-C end the program with a word instead of a traceback, even while it starts, and turns
+expected errors into one sentence.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def _leave(number, _frame):
+    os.write(2, b"\ninterrupted\n")
+    os._exit(128 + number)  # the usual way out may crash while XLA's threads are at work
+
+
+signal.signal(signal.SIGINT, _leave)
+sys.path.insert(0, str(ROOT))
+
+from absl import app, flags, logging
+
+import datasets
+from datasets.multi_mnist.digits import SourceError
+from lavae_jax.input_pipeline import DataError
+from lavae_jax.training.checkpoints import CheckpointError
+
+EXPECTED = (OSError, DataError, CheckpointError, SourceError)
+EXPECTED += (datasets.DatasetError, datasets.BuildError)
+
+
+def run(main, *more_expected: type[Exception], positional: bool = False) -> None:
+    """Parses the flags and calls main(). It leaves with 1 and a sentence if that fails.
+
+    With `positional`, main is given the words that are not flags; else there may be none.
+    """
+    expected = (*EXPECTED, *more_expected)
+
+    def checked(argv: list[str]) -> int | None:
+        logging.set_verbosity(logging.WARNING)
+        if len(argv) > 1 and not positional:
+            raise app.UsageError(f"unexpected argument {argv[1]!r}")
+        try:
+            return main(argv[1:]) if positional else main()
+        except expected as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
+
+    app.run(checked, flags_parser=_parse)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """The flags; a config that is not there, or has no such field, is a mistake like others."""
+    try:
+        _check_config(argv)
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        message = str(error)
+        if "Traceback" in message:  # of the config's own code: its last line says what is wrong
+            message = message.strip().splitlines()[-1].partition(": ")[2]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = str(error.args[0]).replace("\\n", " ").replace("\\'", "'")
+        message = message.removeprefix("'").removesuffix("'")
+        message = f"in --config: {' '.join(message.split())}"
+    print(f"error: {message}\n({argv[0]} --help lists the flags)", file=sys.stderr, flush=True)
+    raise SystemExit(1)
+
+
+def _check_config(argv: list[str]) -> None:
+    for word in argv:
+        path, _, _ = word.removeprefix("--config=").partition(":")
+        if word.startswith("--config=") and not os.path.isfile(path):
+            names = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+            there = ", ".join(f"configs/{name}.py" for name in names if name != "common")
+            raise flags.Error(f"{word}: there is no such file; there are {there}")
+
+
+def output_file(path: str) -> pathlib.Path:
+    """A file to write, refused before the work is done if that will not be possible."""
+    file = pathlib.Path(path)
+    if file.is_dir():
+        raise IsADirectoryError(f"--output={path} is a folder; name a file")
+    _check_writable(path, file.absolute().parent)
+    return file
+
+
+def output_folder(path: str) -> pathlib.Path:
+    """The same for a folder, which is made if it is not there."""
+    folder = pathlib.Path(path)
+    there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    _check_writable(path, there)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _check_writable(path: str, folder: pathlib.Path) -> None:
+    if not folder.is_dir():
+        raise NotADirectoryError(f"--output={path}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"--output={path}: {folder} cannot be written to")
+
+
+def check_splits(builder: datasets.SceneBuilder, names: list[str]) -> None:
+    """Before the data set is built, which may take minutes."""
+    for name in names:
+        if name not in builder.split_counts:
+            there = ", ".join(builder.split_counts)
+            raise app.UsageError(f"--split={name}: there are {there}")

@@ -1,0 +1,180 @@
+"""Trained models on disk: a run's folder, one of its checkpoints, or an exported model.
+
+An exported model is a folder with `model.safetensors` (parameters and batch statistics in
+half precision), the run's `config.json` without folders of a machine, its `metrics.jsonl`,
+and `provenance.json`: the command that makes it again, the time that it took, versions, and
+the checksum of the weights. The package comes with some, in `lavae_jax/weights`.
+"""
+
+import hashlib
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+from ml_collections import ConfigDict
+
+from lavae_jax.api import Baseline, Model
+from lavae_jax.model import LAVAE, initialise
+from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.training import checkpoints
+from lavae_jax.training.checkpoints import Checkpoint, CheckpointError
+from lavae_jax.vae import GridVAE, GridVAESettings
+
+SHIPPED = pathlib.Path(__file__).with_name("weights")
+WEIGHTS, CONFIG, PROVENANCE, METRICS = (
+    "model.safetensors",
+    "config.json",
+    "provenance.json",
+    "metrics.jsonl",
+)
+_FROM_ENVIRONMENT = ("git_revision", "python", "packages", "devices")
+
+
+def names() -> list[str]:
+    """The models that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{WEIGHTS}"))
+
+
+def load(path: str | pathlib.Path) -> Model | Baseline:
+    """A trained model: a run's folder, one of its checkpoints, or an exported model's folder
+    or, if it comes with the package, its name."""
+    folder = _find(path)
+    is_checkpoint = (folder / "meta.json").exists()
+    workdir = folder.parent.parent if is_checkpoint else folder
+    config = read_config(workdir)
+    if (workdir / WEIGHTS).exists():
+        arrays = _read_weights(workdir)
+    else:
+        checkpoint = checkpoints.load(folder) if is_checkpoint else _newest(workdir)
+        arrays = _of_model(config, checkpoint)
+    model = build(config, arrays)
+    model.folder = workdir
+    return model
+
+
+def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:
+    """A model out of a run's config and arrays called params.… and batch_stats.…
+
+    Of the config, only the model's own settings matter.
+    """
+    module = make_module(config)
+    like = jax.eval_shape(lambda: initialise(module, jax.random.key(0)))
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    variables = checkpoints.unflatten(arrays, like)
+    broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if broken:
+        raise CheckpointError(f"the weights are not finite: {', '.join(broken[:5])}")
+    return (Model if config.kind == "lavae" else Baseline)(module, variables, config)
+
+
+def make_module(config: ConfigDict) -> nn.Module:
+    if config.kind == "lavae":
+        return LAVAE(from_config(LavaeSettings, config.model))
+    return GridVAE(from_config(GridVAESettings, config.model, architecture="baseline"))
+
+
+def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
+    """Takes out of a run what is needed to use its model; returns its size in bytes.
+
+    That is the newest checkpoint without the optimiser and the auxiliary VAE. `command` is
+    what makes the model again.
+    """
+    if output.exists():
+        raise FileExistsError(f"{output} exists")
+    config = read_config(workdir)
+    environment = json.loads((workdir / "environment.json").read_text())
+    checkpoint = _newest(workdir)
+    arrays = {name: _halved(name, a) for name, a in _of_model(config, checkpoint).items()}
+    config.dataset.update(data_dir="", mnist_dir="")
+    weights = safetensors.numpy.save(arrays)
+    provenance = {
+        "command": command,
+        "seconds": checkpoint.meta["seconds"],
+        "step": checkpoint.step,
+        **{name: environment[name] for name in _FROM_ENVIRONMENT},
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    output.mkdir(parents=True)
+    (output / WEIGHTS).write_bytes(weights)
+    for name, content in ((CONFIG, config.to_dict()), (PROVENANCE, provenance)):
+        (output / name).write_text(json.dumps(content, indent=1) + "\n")
+    shutil.copy(workdir / METRICS, output)
+    return sum(p.stat().st_size for p in output.iterdir())
+
+
+def read_config(workdir: pathlib.Path) -> ConfigDict:
+    path = workdir / CONFIG
+    if not path.exists():
+        raise FileNotFoundError(f"{workdir} has no {CONFIG}: it is not the folder of a run")
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict) or "model" not in content:
+            raise ValueError("it describes no model")
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not the config of a run: {error}") from error
+    return ConfigDict(content)
+
+
+# --- parts -------------------------------------------------------------------
+
+
+def _find(path: str | pathlib.Path) -> pathlib.Path:
+    for candidate in (pathlib.Path(path), SHIPPED / str(path)):
+        if candidate.is_dir():
+            return candidate.resolve()
+    raise FileNotFoundError(
+        f"{path} is neither a folder nor shipped weights ({', '.join(names()) or 'none yet'})"
+    )
+
+
+def _newest(workdir: pathlib.Path) -> Checkpoint:
+    folder = workdir / "checkpoints"
+    try:
+        checkpoint = checkpoints.load_newest(folder)
+    except CheckpointError as error:
+        raise FileNotFoundError(str(error)) from error
+    if checkpoint is None:
+        raise FileNotFoundError(f"{folder} holds no whole checkpoint")
+    return checkpoint
+
+
+def _of_model(config: ConfigDict, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays without the optimiser's and the auxiliary VAE's."""
+    part = ".lavae." if config.kind == "lavae" else "."
+    prefixes = {f"state.{name}{part}": f"{name}." for name in ("params", "batch_stats")}
+    return {
+        name.replace(long, short, 1): array
+        for name, array in checkpoint.arrays.items()
+        for long, short in prefixes.items()
+        if name.startswith(long)
+    }
+
+
+def _read_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    path = folder / WEIGHTS
+    content = path.read_bytes()
+    expected = _read_json(folder / PROVENANCE).get("sha256")
+    if expected and hashlib.sha256(content).hexdigest() != expected:
+        raise CheckpointError(f"{path} is damaged: it does not fit its checksum")
+    try:
+        return safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _halved(name: str, array: np.ndarray) -> np.ndarray:
+    """In half precision: half the size, and three digits are enough for a weight."""
+    half = array.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise ValueError(f"{name} is out of the range of half precision")
+    return half

@@ -1,0 +1,134 @@
+"""What a LAVAE is made of, as plain numbers and words: the `model` part of a run's config.
+
+The paper's values stand in `configs/`, not here.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from lavae_jax import counting
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocationSettings:
+    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem."""
+
+    width: int
+    blocks: int
+    head_width: int
+    space_to_depth: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AppearanceSettings:
+    """h_app.
+
+    network: `residual` has width and blocks; `dense` has window (the side of what it sees,
+        in pixels, odd) and hidden (the layers' widths).
+    computed_on: the `map` of all pixels, to be read at the locations, as in the paper; or
+        the `windows` around the locations alone.
+    """
+
+    network: Literal["residual", "dense"]
+    computed_on: Literal["map", "windows"]
+    width: int = 0
+    blocks: int = 0
+    window: int = 0
+    hidden: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        _check_choices("appearance", self)
+        if self.network == "dense" and (self.window < 1 or self.window % 2 == 0):
+            raise ValueError(f"appearance window={self.window} must be odd")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderSettings:
+    """f_sprite.
+
+    network: `residual`, the paper's, has width, blocks, seed_size and seed_channels (the
+        tensor that the fully connected layer fills); `dense` has hidden (the layers' widths).
+    """
+
+    network: Literal["residual", "dense"]
+    width: int = 0
+    blocks: int = 0
+    seed_size: int = 0
+    seed_channels: int = 0
+    hidden: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        _check_choices("decoder", self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LavaeSettings:
+    """
+    channels: C, of the images.
+    sprite_size: height and width of a sprite.
+    max_objects: M.
+    latent_size: L.
+    gamma: γ on a 64x64 canvas.
+    threshold: objects are peaks of h_loc above `threshold` times γ.
+    peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
+    support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
+        f_count counts. The latter never draws one object twice from two pixels.
+    """
+
+    channels: int
+    sprite_size: int
+    max_objects: int
+    latent_size: int
+    gamma: float
+    threshold: float
+    peak_radius: int
+    support: Literal["pixels", "peaks"]
+    location: LocationSettings
+    appearance: AppearanceSettings
+    decoder: DecoderSettings
+
+    def __post_init__(self):
+        _check_choices("model", self)
+
+    def gamma_for(self, canvas: tuple[int, int]) -> float:
+        return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])
+
+    def threshold_for(self, canvas: tuple[int, int]) -> float:
+        """In units of h_loc, which includes γ."""
+        return self.threshold * self.gamma_for(canvas)
+
+
+def from_config(cls: type[T], config: Mapping[str, Any], **more: Any) -> T:
+    """A dataclass of settings out of a part of a config, its own parts included."""
+    types = typing.get_type_hints(cls)
+    values = {**config, **more}
+    unknown = sorted(values.keys() - types.keys())
+    missing = sorted(
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING and field.name not in values
+    )
+    if unknown or missing:
+        wrong = [*(f"{n} is unknown" for n in unknown), *(f"{n} is missing" for n in missing)]
+        raise ValueError(f"{cls.__name__}: {', '.join(wrong)}")
+    return cls(**{name: _convert(types[name], value) for name, value in values.items()})
+
+
+def _convert(type_: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(type_):
+        return from_config(type_, value)
+    return tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+
+
+def _check_choices(owner: str, settings: Any) -> None:
+    """Refuses values that a field of type Literal does not have."""
+    for name, type_ in typing.get_type_hints(type(settings)).items():
+        if typing.get_origin(type_) is Literal:
+            choices, value = typing.get_args(type_), getattr(settings, name)
+            if value not in choices:
+                there_are = ", ".join(map(repr, choices))
+                raise ValueError(f"{owner} {name}={value!r}: there are {there_are}")

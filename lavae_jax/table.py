@@ -1,0 +1,382 @@
+"""Table 1 of the paper, with our results beside it.
+
+A result is a file that launch/evaluate.py wrote. Results of one model, data set and recipe that
+differ in their seeds alone make one row: mean ± standard deviation over seeds. A seed succeeds if
+its count accuracy reaches the paper's on `test`, and 99 % on the crowded split (the paper does not
+say whether its figure takes that in).
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class TableError(ValueError):
+    """The results make no table; the message says which of them and why."""
+
+
+class Published(NamedTuple):
+    """Figures of Table 1: -log p(x), its spread, and the least count accuracy."""
+
+    neg_bound: float
+    spread: float
+    count_accuracy: float | None = None
+
+
+PAPER = {
+    ("multi_mnist/1k", "lavae"): Published(42.2, 1.1, 0.999),
+    ("multi_mnist/1k", "baseline"): Published(51.6, 0.6),
+    ("multi_mnist/10k", "lavae"): Published(60.4, 2.8, 0.997),
+    ("multi_mnist/10k", "baseline"): Published(64.6, 0.8),
+    ("multi_dsprites", "lavae"): Published(43.9, 1.0, 0.999),
+    ("multi_dsprites", "baseline"): Published(45.8, 0.7),
+}
+PAPER_IMAGES = 10_000
+PAPER_SAMPLES = 100
+DATASETS = {
+    "multi_mnist/1k": "multi-MNIST-1k",
+    "multi_mnist/10k": "multi-MNIST-10k",
+    "multi_dsprites": "multi-dSprites",
+}
+ALIASES = {"multi_mnist": "multi_mnist/1k", "multi_dsprites/default": "multi_dsprites"}
+MODELS = {"lavae": "LAVAE", "baseline": "baseline"}
+CROWD_ACCURACY = 0.99
+COLUMNS = ["data set", "model", "-log p(x) <=", "paper", "n acc. (0-3 / 7)", "paper", "seeds"]
+
+
+# --- reading -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the table needs of a file. Splits are in order: `test`, then the crowded ones."""
+
+    file: str
+    dataset: str
+    kind: str
+    recipe: str
+    overrides: str
+    seed: int
+    num_samples: int
+    support: str | None
+    neg_bound: float
+    images: dict[str, int]
+    count_accuracy: dict[str, float]
+
+
+FIELDS = {
+    "dataset": str,
+    "kind": str,
+    "recipe": str,
+    "overrides": str,
+    "seed": int,
+    "num_samples": int,
+    "support": str | None,
+    "splits": dict,
+}
+RENAMED = {
+    "neg_log_likelihood": "neg_bound",
+    "entropy_floor": "entropy",
+    "gap_to_floor": "gap_to_entropy",
+}
+
+
+def read(file: str) -> Result:
+    try:
+        text = pathlib.Path(file).read_text()
+    except OSError as error:
+        raise TableError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TableError(f"{file} is not a result of launch/evaluate.py: it is not text") from None
+    return parse(file, text)
+
+
+def parse(file: str, text: str) -> Result:
+    """The result in a file with this text."""
+    found = _checked_fields(file, text)
+    splits = _checked_splits(file, found["splits"])
+
+    def number(split: str, name: str) -> float:
+        value = splits[split].get(name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise TableError(f"{file}: {name} of {split} is {value!r}, which is no finite number")
+        return value
+
+    counted = ["test", *crowded(splits)] if found["kind"] == "lavae" else []
+    return Result(
+        file=file,
+        dataset=ALIASES.get(found["dataset"], found["dataset"]),
+        kind=found["kind"],
+        recipe=found["recipe"],
+        overrides=",".join(sorted(found["overrides"].split(","))),
+        seed=found["seed"],
+        num_samples=found["num_samples"],
+        support=found["support"],
+        neg_bound=number("test", "neg_bound"),
+        images={split: number(split, "images") for split in counted or ["test"]},
+        count_accuracy={split: number(split, "count_accuracy") for split in counted},
+    )
+
+
+def _checked_fields(file: str, text: str) -> dict:
+    no_result = f"{file} is not a result of launch/evaluate.py"
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise TableError(f"{no_result}: it is not JSON") from None
+    if not isinstance(found, dict):
+        raise TableError(f"{no_result}: it is not a JSON object")
+    for name, expected in FIELDS.items():
+        if name not in found:
+            raise TableError(f"{no_result}: it has no {name}")
+        if not isinstance(found[name], expected):
+            raise TableError(f"{no_result}: its {name} is {found[name]!r}")
+    if found["kind"] not in MODELS:
+        known = " and ".join(MODELS)
+        raise TableError(f"{file} is about a model of kind {found['kind']!r}; there are {known}")
+    return found
+
+
+def _checked_splits(file: str, splits: dict) -> dict[str, dict]:
+    for split, scores in splits.items():
+        if not isinstance(scores, dict):
+            raise TableError(
+                f"{file} is not a result of launch/evaluate.py: its {split} is {scores!r}"
+            )
+    old = [name for name in RENAMED if any(name in scores for scores in splits.values())]
+    if old:
+        renaming = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
+        raise TableError(
+            f"{file} is in the old format: {renaming}; "
+            f"rename them in the file, or write it anew with launch/evaluate.py"
+        )
+    if "test" not in splits:
+        raise TableError(f"{file} has no figures of test, which the table needs")
+    return splits
+
+
+def crowded(splits: Iterable[str]) -> list[str]:
+    """The splits with a fixed number of objects, such as test_7, the fewest objects first."""
+    names = [name for name in splits if re.fullmatch(r"test_[0-9]+", name)]
+    return sorted(names, key=lambda name: int(name.removeprefix("test_")))
+
+
+# --- rows --------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Table:
+    """Rows of text, and what the marks [1], [2], ... in them mean."""
+
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def make_table(results: list[Result]) -> Table:
+    """For each data set and model: the paper's row, then what is not comparable with it.
+
+    Recipes are named where the table has more than one. They have a row each.
+    """
+    table = Table([], [])
+    groups = group(results)
+    name_recipes = len({result.recipe for result in results}) > 1
+    unknown = sorted({result.dataset for result in results} - DATASETS.keys())
+    for dataset, kind in itertools.product((*DATASETS, *unknown), MODELS):
+        title, published = DATASETS.get(dataset, dataset), PAPER.get((dataset, kind))
+        here = [seeds for seeds in groups if (seeds[0].dataset, seeds[0].kind) == (dataset, kind)]
+        comparable = [seeds for seeds in here if not differences(seeds[0])]
+        if published and not comparable:
+            table.rows.append(_row(title, MODELS[kind], [], published))
+        for seeds in comparable:
+            table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, published))
+        for seeds in here:
+            if seeds not in comparable:
+                marked = f"{title} {_mark(table.notes, differences(seeds[0]))}"
+                table.rows.append(_row(marked, _model(seeds[0], name_recipes), seeds, None))
+    return table
+
+
+def group(results: list[Result]) -> list[list[Result]]:
+    """The results of each row, sorted by recipe and data. They must differ in their seeds alone."""
+    groups = defaultdict(list)
+    for result in results:
+        row = groups[result.dataset, result.kind, result.recipe, result.overrides]
+        for other in row:
+            _check_same_measurement(other, result)
+            if other.seed == result.seed:
+                raise TableError(
+                    f"{other.file} and {result.file} are the same seed twice "
+                    f"(seed {result.seed} of {_describe(result)})"
+                )
+        row.append(result)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _check_same_measurement(one: Result, other: Result) -> None:
+    for name in ("num_samples", "support", "images"):
+        values = [getattr(result, name) for result in (one, other)]
+        if values[0] != values[1]:
+            first, second = map(_show, values)
+            raise TableError(
+                f"{one.file} and {other.file} differ in {name} ({first} and {second}); both are "
+                f"of {_describe(one)}, and a row is for results that differ in their seeds alone"
+            )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{number:,} of {split}" for split, number in value.items())
+    return str(value)
+
+
+def _describe(result: Result) -> str:
+    changes = result.overrides and f" with {result.overrides}"
+    return f"{result.kind} by recipe {result.recipe} on {result.dataset}{changes}"
+
+
+def differences(result: Result) -> str:
+    """In what a result is not comparable with the paper's; empty if in nothing."""
+    found = [f"data with {result.overrides}"] if result.overrides else []
+    for split, images in result.images.items():
+        if images != PAPER_IMAGES:
+            found.append(f"scenes of {split}: {images:,} instead of {PAPER_IMAGES:,}")
+    if result.num_samples != PAPER_SAMPLES:
+        found.append(f"importance samples: {result.num_samples} instead of {PAPER_SAMPLES}")
+    return "; ".join(found)
+
+
+def _model(result: Result, name_recipe: bool) -> str:
+    model = MODELS[result.kind]
+    return f"{model} ({result.recipe})" if name_recipe else model
+
+
+def _mark(notes: list[str], difference: str) -> str:
+    """The mark of a note, which is written down if it is new."""
+    note = f"not comparable with the paper: {difference}"
+    if note not in notes:
+        notes.append(note)
+    return f"[{notes.index(note) + 1}]"
+
+
+def _row(title: str, model: str, results: list[Result], published: Published | None) -> list[str]:
+    paper_bound = paper_accuracy = ""
+    if published:
+        paper_bound = f"{published.neg_bound} ± {published.spread}"
+        if published.count_accuracy is not None:
+            paper_accuracy = f">= {published.count_accuracy:.1%}"
+    ours = mean_and_spread([result.neg_bound for result in results]) if results else ""
+    accuracy, seeds = _accuracy(results), _seeds(results, published)
+    return [title, model, ours, paper_bound, accuracy, paper_accuracy, seeds]
+
+
+def mean_and_spread(values: list[float]) -> str:
+    mean = f"{statistics.fmean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"
+
+
+def _accuracy(results: list[Result]) -> str:
+    """Mean count accuracy on `test`, then on the crowded split, or - if that is not known."""
+    if not results or not results[0].count_accuracy:
+        return ""
+    means = [
+        f"{statistics.fmean(result.count_accuracy[split] for result in results):.2%}"
+        for split in results[0].count_accuracy
+    ]
+    return " / ".join(means if len(means) > 1 else [*means, "-"])
+
+
+def _seeds(results: list[Result], published: Published | None) -> str:
+    """How many seeds succeed, or just how many there are where that cannot be judged."""
+    if not results:
+        return ""
+    number = str(len(results))
+    if not published or published.count_accuracy is None or len(results[0].images) == 1:
+        return number
+    return f"{sum(succeeds(result, published) for result in results)} of {number}"
+
+
+def succeeds(result: Result, published: Published) -> bool:
+    return all(
+        accuracy >= (published.count_accuracy if split == "test" else CROWD_ACCURACY)
+        for split, accuracy in result.count_accuracy.items()
+    )
+
+
+# --- writing -----------------------------------------------------------------
+
+
+def as_text(table: Table) -> str:
+    lines = [COLUMNS, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join(text + _numbered(table.notes))
+
+
+def as_markdown(table: Table) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+    lines = [line(COLUMNS), "|---" * len(COLUMNS) + "|", *map(line, table.rows)]
+    for note in _numbered(table.notes):
+        lines += ["", note]  # without the empty line, it would be a row
+    return "\n".join(lines)
+
+
+def as_latex(table: Table) -> str:
+    def line(cells: list[str]) -> str:
+        return " & ".join(map(escape_latex, cells)) + r" \\"
+
+    lines = [
+        rf"\begin{{tabular}}{{@{{}}{'l' * len(COLUMNS)}@{{}}}}",
+        r"\toprule",
+        line(COLUMNS) + r"\midrule",
+        *map(line, table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    lines += [rf"\par {escape_latex(note)}" for note in _numbered(table.notes)]
+    return "\n".join(lines)
+
+
+LATEX = {
+    ">=": r"$\geq$",
+    "<=": r"$\leq$",
+    "±": r"$\pm$",
+    ">": "$>$",
+    "<": "$<$",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "%&$#_{}"},
+}
+
+
+def escape_latex(text: str) -> str:
+    return re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match.group()], text)
+
+
+def _numbered(notes: list[str]) -> list[str]:
+    return [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
+
+
+FORMATS = {"text": as_text, "markdown": as_markdown, "latex": as_latex}
+
+
+def write(files: list[str], form: str = "text") -> str:
+    """The table of the results in these files, in one of the FORMATS."""
+    if not files:
+        raise TableError(
+            "name the files that launch/evaluate.py wrote, such as "
+            "lavae_jax/weights/*/results*.json"
+        )
+    return FORMATS[form](make_table([read(file) for file in files]))

@@ -1,0 +1,204 @@
+"""Checkpoints that are whole or not there.
+
+A checkpoint is the folder `<folder>/<step>`: Orbax's files with the arrays, and
+`meta.json` with whatever else there is to know and the SHA-256 of every file. It is
+written under another name and renamed when all of it is on disk, so a process that
+dies while saving leaves nothing that could be taken for a checkpoint; what is damaged
+later no longer fits its sums and is passed over. Orbax's CheckpointManager is not used,
+because it keeps no checksums and wants every process to take part.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+
+_ARRAYS, _META, _UNFINISHED = "arrays", "meta.json", ".unfinished-"
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written, or does not fit what it is to be loaded into."""
+
+
+class Checkpoint(NamedTuple):
+    step: int
+    arrays: dict[str, np.ndarray]  # by path in the tree they came from
+    meta: dict[str, Any]
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """Arrays by their path in the tree."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def path_name(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
+    """A tree of the same structure, shapes and types as `like` (arrays, or their shapes)."""
+    wanted = {path_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(like)[0]}
+    wrong = sorted(wanted.keys() ^ arrays.keys()) or [
+        f"{name}: {arrays[name].shape} {arrays[name].dtype}, not {array.shape} {array.dtype}"
+        for name, array in wanted.items()
+        if (arrays[name].shape, arrays[name].dtype) != (array.shape, array.dtype)
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:5]) + ("; ..." if len(wrong) > 5 else "")
+        raise CheckpointError(f"the checkpoint does not fit the model: {shown}")
+    return jax.tree_util.tree_map_with_path(lambda path, _: arrays[path_name(path)], like)
+
+
+def steps(folder: pathlib.Path) -> list[int]:
+    """Steps of the checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint. If that fails, the earlier ones are as they were."""
+    final = folder / str(checkpoint.step)
+    unfinished = folder / f"{_UNFINISHED}{checkpoint.step}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(leftover)
+        unfinished.mkdir()
+        with _checkpointer() as checkpointer:
+            checkpointer.save(unfinished.resolve() / _ARRAYS, checkpoint.arrays)
+        # Says where it was written, which is nobody's business; Orbax can do without.
+        (unfinished / _ARRAYS / "commit_success.txt").unlink(missing_ok=True)
+        meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
+        (unfinished / _META).write_text(json.dumps(meta, indent=1))
+        _sync(unfinished)
+        if final.exists():  # damaged, or of a longer run that was taken up again before it
+            shutil.rmtree(final)
+        os.rename(unfinished, final)
+        _sync_folder(folder)
+    except Exception as error:  # Orbax reports a full disk in several ways
+        shutil.rmtree(unfinished, ignore_errors=True)
+        whole = steps(folder)
+        kept = f"{folder / str(whole[-1])} is intact" if whole else "there is no earlier one"
+        raise CheckpointError(
+            f"the checkpoint of step {checkpoint.step} could not be written to {folder} "
+            f"({_first_line(error)}); {kept}"
+        ) from error
+
+
+def load(path: pathlib.Path) -> Checkpoint:
+    """Reads a checkpoint; any damage is a CheckpointError."""
+    try:
+        meta = _checked_meta(path)
+        with _checkpointer() as checkpointer:
+            arrays = checkpointer.restore(path.resolve() / _ARRAYS)
+    except CheckpointError:
+        raise
+    except Exception as error:  # Orbax and its formats report damage in many ways
+        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
+    return Checkpoint(meta.pop("step"), {k: np.asarray(v) for k, v in arrays.items()}, meta)
+
+
+def load_newest(folder: pathlib.Path) -> Checkpoint | None:
+    """The newest whole checkpoint; damaged ones are passed over with a warning.
+
+    None if there is not even a damaged one. If there are only such, that is an error:
+    whoever took it for none would start anew and overwrite what may be mended.
+    """
+    damaged = []
+    for step in reversed(steps(folder)):
+        try:
+            found = load(folder / str(step))
+        except CheckpointError as error:
+            damaged.append(error)
+            continue
+        for error in damaged:
+            logging.warning("%s; an earlier checkpoint is used", error)
+        return found
+    if damaged:
+        raise CheckpointError(
+            f"{folder} holds no whole checkpoint, but {len(damaged)} that cannot be read, the "
+            f"newest because: {damaged[0]}. Restore them from a copy, or move them away to start "
+            "anew"
+        )
+    return None
+
+
+def prune(folder: pathlib.Path, keep: int, metric: str) -> None:
+    """Deletes all but the newest `keep` and the one with the lowest `metric` of its meta.
+
+    Damaged ones do not count, and stay for whoever wants to look at them.
+    """
+    whole = {}
+    for step in steps(folder):
+        with contextlib.suppress(CheckpointError):
+            whole[step] = _checked_meta(folder / str(step))
+    kept = set(sorted(whole)[-keep:])
+    scores = {step: meta[metric] for step, meta in whole.items() if metric in meta}
+    if scores:
+        kept.add(min(scores, key=scores.get))
+    for step in whole.keys() - kept:
+        shutil.rmtree(folder / str(step))
+
+
+def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
+    """The meta of a checkpoint whose files are all as they were written; others may be there."""
+    try:
+        meta = json.loads((path / _META).read_text())
+        sums = {name: _sum(path / name) for name in meta["sha256"]}
+        if meta.pop("sha256") != sums or not sums:
+            raise CheckpointError(f"{path} is damaged: its files do not fit their checksums")
+        meta["step"] = int(meta["step"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
+    return meta
+
+
+def _checkpointer():
+    """One process writes; the others are not waited for."""
+    import orbax.checkpoint as ocp  # takes seconds, and who uses a shipped model needs none of it
+
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone
+    )
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file() and p != path / _META)
+
+
+def _sums(path: pathlib.Path) -> dict[str, str]:
+    return {str(p.relative_to(path)): _sum(p) for p in _files(path)}
+
+
+def _sum(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sync(path: pathlib.Path) -> None:
+    for file in (*_files(path), path / _META):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
+def _sync_folder(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

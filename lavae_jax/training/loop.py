@@ -1,0 +1,280 @@
+"""The training loop: steps, and everything around them that keeps a run safe.
+
+The order in which a run is taken up again: build the task and an initial state from the
+config; load the newest whole checkpoint; put its arrays in place of the initial ones; set
+the data iterator to where it was; go on with the next step. Batches and random numbers
+depend on the step alone, so stops leave no trace.
+"""
+
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from lavae_jax import figures, input_pipeline, model
+from lavae_jax.input_pipeline import ProcessShard
+from lavae_jax.training import checkpoints, console, files, tasks
+from lavae_jax.training import step as steps
+from lavae_jax.training.checkpoints import Checkpoint
+from lavae_jax.training.files import RunFiles
+from lavae_jax.training.signals import StopRequest
+from lavae_jax.training.step import TrainState
+from lavae_jax.training.tasks import Phase, Task
+
+PICTURED = 8  # images in the picture of an evaluation
+
+
+class TrainingError(Exception):
+    """A run cannot start or go on; the message says why and what to do."""
+
+
+class Data(NamedTuple):
+    """What is trained on, and the scenes that are held out of it."""
+
+    training: input_pipeline.Source  # with the feature "image"
+    held_out: input_pipeline.Source  # with the features "image" and "count"
+
+
+def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
+    """Trains until the end or until it is told to stop; returns the exit code.
+
+    Data are opened when all that can be checked before has been. `command` is what starts
+    the same run again, to be shown.
+    """
+    started = time.monotonic()
+    folder = pathlib.Path(workdir)
+    try:
+        ProcessShard.of_this_process().check(config.batch_size)
+    except ValueError as error:
+        raise TrainingError(f"config.{error}") from error
+    if jax.process_index() == 0:
+        files.check(folder, config)
+    try:
+        task = tasks.make(config)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    data = open_data()
+    with files.claim(folder, config) as run_files:
+        run = Run(config, task, data, run_files, started)
+        run.take_up()
+        with StopRequest() as request:
+            try:
+                run.go_on(request)
+            except jax.errors.JaxRuntimeError as error:
+                _leave_if_a_peer_died(error, workdir)
+                raise
+        if run.step < config.num_train_steps:
+            run_files.print(f"stopped after step {run.step:,}; to go on:\n  {command}")
+            return 128 + (request.signal or signal.SIGTERM)
+        took = console.duration(run.seconds())
+        run_files.print(f"finished after step {run.step:,}, {took} in all: {workdir}")
+        return 0
+
+
+class Run:
+    """A run under way: its state, and where it is."""
+
+    def __init__(
+        self, config: ConfigDict, task: Task, data: Data, run_files: RunFiles, started: float
+    ):
+        self.config, self.task, self.files = config, task, run_files
+        self.key = jax.random.key(config.seed)
+        init_key, self._train_key, eval_key = jax.random.split(self.key, 3)
+        self.state: Any = steps.init_state(task, init_key)
+        self.step = 0  # steps made so far
+        self.batches = input_pipeline.train_batches(data.training, config.batch_size, config.seed)
+        self.evaluation = Evaluation(config, task, data.held_out, eval_key)
+        self.held_out: dict[str, float] = {}  # the newest
+        self._started, self._seconds_before = started, 0.0
+        self._clock = console.Clock(config.batch_size, 0)
+        self._has_forecast = False
+        self._phase: str | None = None  # for which the step is compiled
+        # A step's number and metrics, while the device may be at work on it.
+        self._pending: tuple[int, dict[str, jax.Array]] | None = None
+
+    def seconds(self) -> float:
+        """What the run took so far, all sittings together."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    # --- taking up ---------------------------------------------------------------
+
+    def take_up(self) -> None:
+        """Goes to the newest checkpoint, if there is one; the same in every process."""
+        like = {"state": self.state, "key": jax.random.key_data(self.key)}
+        found = self.files.load_newest()
+        if jax.process_count() > 1:
+            found = _broadcast(found, like)
+        if found is not None:
+            tree = checkpoints.unflatten(found.arrays, like)
+            if not np.array_equal(tree["key"], like["key"]):
+                raise TrainingError(
+                    f"the checkpoints in {self.files.checkpoints} are those of a run with another "
+                    f"seed than config.seed={self.config.seed}. Choose another --workdir"
+                )
+            self.batches.set_state(found.meta["data"])
+            self.state, self.step = tree["state"], found.step
+            self._seconds_before = found.meta.get("seconds", 0.0)
+        if self.step > self.config.num_train_steps:
+            raise TrainingError(
+                f"{self.files.workdir} is at step {self.step}, past "
+                f"config.num_train_steps={self.config.num_train_steps}"
+            )
+        self.files.open(self.config, self.step)
+        self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
+        self.state = steps.replicate(self.state)
+        self._clock = console.Clock(self.config.batch_size, self.step)
+
+    # --- going on ----------------------------------------------------------------
+
+    def go_on(self, request: StopRequest) -> None:
+        """Steps until the end, or until some process is asked to stop."""
+        alone = jax.process_count() == 1
+        while self.step < self.config.num_train_steps:
+            phase = self.task.phase_after(self.step)
+            self._make_step(phase, asked=request.signal is not None)
+            last = self.step == self.config.num_train_steps
+            due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
+            # One process sees its own signal at once; several agree by way of a step.
+            stopping = alone and request.signal is not None
+            if any(due.values()) or last or stopping or not alone:
+                values = self._settle()
+                stopping = stopping or bool(values["stop"])
+            if due["eval"]:
+                self._evaluate()
+            if due["log"]:
+                self._log(phase, values)
+            if due["checkpoint"] or last or stopping:
+                self._save(evaluated=due["eval"])
+            if self.step == phase.end:
+                self._clock.forget()  # the next step is another program
+            if stopping:
+                return
+
+    def _is_due(self, name: str, last: bool) -> bool:
+        """Every so many steps and at the end; never if that is 0."""
+        every = self.config[f"{name}_every_steps"]
+        return every > 0 and (last or self.step % every == 0)
+
+    def _make_step(self, phase: Phase, asked: bool) -> None:
+        """Starts a step, and waits for the one before."""
+        images = next(self.batches)["image"]
+        stop = np.full(jax.local_device_count(), asked, np.int32)
+        if phase.name != self._phase:
+            self._phase = phase.name
+            self._train_step = steps.make_train_step(self.task, phase, self._train_key)
+            self.files.print(f"compiling the step of phase {phase.name} ...")
+            before = time.monotonic()
+            self.state, metrics = self._train_step(self.state, images, stop)
+            self.files.print(f"compiled in {time.monotonic() - before:.1f} s")
+        else:
+            self.state, metrics = self._train_step(self.state, images, stop)
+        if self._pending:
+            self._settle()
+        self.step += 1
+        self._pending = self.step, metrics
+
+    def _settle(self) -> dict[str, float]:
+        """Waits for the pending step and gives its metrics; one that is not finite is the end."""
+        step, metrics = self._pending
+        self._pending = None
+        values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
+        wrong = [name for name, value in values.items() if not np.isfinite(value)]
+        if wrong:
+            whole = checkpoints.steps(self.files.checkpoints)
+            good = self.files.checkpoints / str(whole[-1]) if whole else "there is none yet"
+            raise TrainingError(
+                f"step {step:,}: {', '.join(wrong)} not finite. Nothing was overwritten; "
+                f"the last good checkpoint: {good}"
+            )
+        self._clock.tick(step)
+        if not self._has_forecast and self._clock.steps == 2:
+            self._has_forecast = True
+            phase = self.task.phase_after(step - 1)
+            self.files.print(console.forecast(self.config, phase, self._clock))
+        return values
+
+    def _evaluate(self) -> None:
+        self.held_out = self.evaluation.metrics(self.state)
+        self.files.write_picture(self.step, self.evaluation.picture(self.state))
+        self.files.write(self.step, {f"held_out_{k}": v for k, v in self.held_out.items()})
+        self._clock.pause(self.step)
+
+    def _log(self, phase: Phase, values: dict[str, float]) -> None:
+        rate = self._clock.images_per_second()
+        self.files.write(self.step, {**values, **({"images_per_second": rate} if rate else {})})
+        self.files.print(
+            console.progress(self.config, phase, self.step, values, self.held_out, self._clock)
+        )
+
+    def _save(self, evaluated: bool) -> None:
+        tree = {"state": steps.unreplicate(self.state), "key": jax.random.key_data(self.key)}
+        meta = {"data": self.batches.get_state(), "seconds": round(self.seconds(), 1)}
+        if evaluated:
+            meta |= {"held_out": self.held_out, files.BEST: self.held_out["neg_elbo"]}
+        checkpoint = Checkpoint(self.step, checkpoints.flatten(tree), meta)
+        self.files.save(checkpoint, self.config.keep_checkpoints)
+        self._clock.pause(self.step)
+
+
+class Evaluation:
+    """Means over the held-out scenes, and a picture of the first few."""
+
+    def __init__(
+        self, config: ConfigDict, task: Task, source: input_pipeline.Source, key: chex.PRNGKey
+    ):
+        self._source, self._batch_size = source, config.batch_size
+        self._step = steps.make_eval_step(task, key)
+        self._reconstruct = jax.jit(model.bind(task.reconstruct, task.module((), None)))
+
+    def metrics(self, state: TrainState) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        batches = input_pipeline.eval_batches(self._source, self._batch_size)
+        for number, batch in enumerate(batches):
+            numbers = np.full(jax.local_device_count(), number, np.int32)
+            out = steps.unreplicate(self._step(state.params, state.batch_stats, batch, numbers))
+            sums = {name: sums.get(name, 0.0) + float(value) for name, value in out.items()}
+        images = sums.pop("images")
+        return {name: value / images for name, value in sums.items()}
+
+    def picture(self, state: TrainState) -> figures.Figure:
+        images = self._source.read(range(min(PICTURED, len(self._source))))["image"]
+        params, batch_stats = steps.unreplicate((state.params, state.batch_stats))
+        seen = self._reconstruct({"params": params, "batch_stats": batch_stats}, images)
+        return figures.reconstructions(images, *seen)
+
+
+# --- several processes -------------------------------------------------------
+
+
+def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
+    """Process 0's checkpoint in every process; only process 0 needs the disk."""
+    send = multihost_utils.broadcast_one_to_all
+    step = int(send(np.int32(found.step if found else -1)))
+    if step < 0:
+        return None
+    arrays = found.arrays if found else checkpoints.flatten(like)
+    arrays = {name: np.asarray(a) for name, a in send(arrays).items()}
+    # The stream of batches is the same everywhere, and so is the place in it.
+    position = int(send(np.int32(found.meta["data"]["next_index"] if found else 0)))
+    seconds = float(send(np.float32(found.meta.get("seconds", 0.0) if found else 0.0)))
+    return Checkpoint(step, arrays, {"data": {"next_index": position}, "seconds": seconds})
+
+
+def _leave_if_a_peer_died(error: Exception, workdir: str) -> None:
+    if jax.process_count() == 1:
+        return
+    print(
+        f"process {jax.process_index()}: a step failed, most likely because another process died "
+        f"({str(error).splitlines()[0]}). Start all processes again; they go on from the newest "
+        f"checkpoint in {workdir}.",
+        flush=True,
+    )
+    os._exit(1)  # the usual way out would wait for the dead

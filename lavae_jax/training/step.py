@@ -1,0 +1,124 @@
+"""One step of training and of evaluation, pmapped over all devices of all processes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from lavae_jax import model
+from lavae_jax.training.tasks import Phase, Task
+
+AXIS = "devices"
+
+
+class TrainState(NamedTuple):
+    step: jax.Array  # steps made so far
+    params: Any
+    batch_stats: Any
+    opt_state: dict[str, optax.OptState]  # by the part that it belongs to
+
+
+def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
+    variables = model.initialise(task.module((), None), key)
+    params = variables["params"]
+    parts = sorted({part for phase in task.phases for part in phase.learning_rates})
+    opt_state = {part: _OPTIMIZER.init(_get(params, part)) for part in parts}
+    return TrainState(jnp.zeros((), jnp.int32), params, variables["batch_stats"], opt_state)
+
+
+# Adamax (App. B); the phases have the learning rates.
+_OPTIMIZER = optax.scale_by_adamax()
+
+
+def _get(params: dict, part: str) -> Any:
+    """The parameters of a part such as lavae.location."""
+    for name in part.split("."):
+        params = params[name]
+    return params
+
+
+def _put(params: dict, part: str, value: Any) -> dict:
+    """Parameters with those of a part replaced."""
+    name, _, rest = part.partition(".")
+    return {**params, name: _put(params[name], rest, value) if rest else value}
+
+
+def make_train_step(task: Task, phase: Phase, key: chex.PRNGKey) -> Callable:
+    """(state, images, stop), each with a leading axis of devices -> (state, metrics).
+
+    A step whose loss or gradient is not finite leaves the state as it was. `stop` is
+    whether the process was asked to; the metrics say whether any was.
+    """
+    parts = tuple(phase.learning_rates)
+    apply = model.bind_training(phase.loss, task.module(parts, AXIS))
+
+    def train_step(state: TrainState, x: jax.Array, stop: jax.Array):
+        keys = _keys_of_images(key, state.step, len(x))
+
+        def loss(trained):
+            params = state.params
+            for part, value in trained.items():
+                params = _put(params, part, value)
+            variables = {"params": params, "batch_stats": state.batch_stats}
+            (total, metrics), batch_stats = apply(variables, x, keys, state.step)
+            return total, (batch_stats, metrics)
+
+        trained = {part: _get(state.params, part) for part in parts}
+        (total, (batch_stats, metrics)), grads = jax.value_and_grad(loss, has_aux=True)(trained)
+        grads, metrics = lax.pmean((grads, {"loss": total, **metrics}), AXIS)
+        params, opt_state = state.params, dict(state.opt_state)
+        for part, grad in grads.items():
+            metrics[f"gradient_norm_{part}"] = optax.global_norm(grad)
+            updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
+            rate = phase.learning_rates[part](state.step)
+            new = jax.tree.map(lambda p, u, rate=rate: p - rate * u, trained[part], updates)
+            params = _put(params, part, new)
+        finite = jnp.all(jnp.stack([jnp.isfinite(m) for m in metrics.values()]))
+        proposed = TrainState(state.step, params, batch_stats, opt_state)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, state)
+        metrics["stop"] = lax.pmax(stop, AXIS)
+        return kept._replace(step=state.step + 1), metrics
+
+    return jax.pmap(train_step, axis_name=AXIS, donate_argnums=0)
+
+
+def make_eval_step(task: Task, key: chex.PRNGKey) -> Callable:
+    """(params, batch_stats, batch, number of the batch) -> sums over all images."""
+    evaluate = model.bind(task.evaluate, task.module((), AXIS))
+
+    def eval_step(params, batch_stats, batch, number):
+        keys = _keys_of_images(key, number, len(batch["image"]))
+        variables = {"params": params, "batch_stats": batch_stats}
+        metrics = evaluate(variables, batch["image"], batch["count"], keys)
+        valid = batch["valid"].astype(float)
+        sums = {k: jnp.sum(jnp.where(batch["valid"], v, 0)) for k, v in metrics.items()}
+        return lax.psum({**sums, "images": valid.sum()}, AXIS)
+
+    return jax.pmap(eval_step, axis_name=AXIS)
+
+
+def _keys_of_images(key: chex.PRNGKey, batch: jax.Array, size: int) -> chex.PRNGKey:
+    """One key for each image of this device, by its place in the global batch."""
+    key = jax.random.fold_in(key, batch)
+    place = lax.axis_index(AXIS) * size + jnp.arange(size)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(place)
+
+
+def replicate(tree: Any) -> Any:
+    """The same arrays on every local device, laid out as steps return them.
+
+    Arrays that come straight from the host would have every step compiled twice.
+    """
+    n = jax.local_device_count()
+    stacked = jax.tree.map(lambda a: np.broadcast_to(a, (n, *np.shape(a))), tree)
+    return jax.pmap(lambda a: a, axis_name=AXIS)(stacked)
+
+
+def unreplicate(tree: Any) -> Any:
+    """The first local device's arrays, on the host."""
+    return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)).reshape(a.shape[1:]), tree)

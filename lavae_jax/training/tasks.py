@@ -1,0 +1,274 @@
+"""What is trained: LAVAE, or the baseline. The training loop knows neither.
+
+A task is a Flax module and the phases of its training; a phase has a loss, which is a
+function of the bound module, and the learning rates of the parts that it trains.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import optax
+from ml_collections import ConfigDict
+
+from lavae_jax import counting, generative, inference, objective, vae, warmup
+from lavae_jax.model import LAVAE
+from lavae_jax.packing import Budget
+from lavae_jax.scene import Scene
+from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.training import schedules
+from lavae_jax.vae import GridVAE, GridVAESettings
+
+Metrics = dict[str, jax.Array]
+
+
+class Phase(NamedTuple):
+    """A stretch of training.
+
+    loss(module, x, keys, step) -> the loss and metrics, means over the images x [B, H, W, C];
+        `step` is the number of steps made before.
+    learning_rates: a schedule for each part that is trained, by the part's path in the tree
+        of parameters, such as "lavae.location". What is not named is frozen: it has no
+        gradient, no optimiser, and uses its batch statistics without changing them.
+    end: the number of steps after which the next phase begins; None for the last one.
+    """
+
+    name: str
+    loss: Callable[..., tuple[jax.Array, Metrics]]
+    learning_rates: dict[str, optax.Schedule]
+    end: int | None = None
+
+
+class Task(NamedTuple):
+    """
+    module(train, axis_name) -> the module whose parts `train` are being trained.
+    phases: one after the other.
+    evaluate(module, x, count, keys) -> metrics of each image, [B] each.
+    reconstruct(module, x) -> pixel means [B, H, W, C]; and the scene and its sprites, if the
+        model knows objects.
+    """
+
+    module: Callable[[tuple[str, ...], str | None], nn.Module]
+    phases: tuple[Phase, ...]
+    evaluate: Callable[..., Metrics]
+    reconstruct: Callable[..., "Reconstruction"]
+
+    def phase_after(self, step: int) -> Phase:
+        """The phase of the step that follows `step` others."""
+        return next(p for p in self.phases if p.end is None or step < p.end)
+
+
+class Reconstruction(NamedTuple):
+    """Images as a model sees them, to be drawn."""
+
+    means: jax.Array  # [B, H, W, C]
+    scene: Scene | None = None
+    sprites: jax.Array | None = None  # [B, M, h, w, C]
+
+
+def make(config: ConfigDict) -> Task:
+    return {"lavae": _lavae, "baseline": _baseline}[config.kind](config)
+
+
+# --- LAVAE -------------------------------------------------------------------
+
+
+class Trainee(nn.Module):
+    """LAVAE, and the auxiliary VAE of its warm-up."""
+
+    settings: LavaeSettings
+    auxiliary_settings: GridVAESettings
+    train: tuple[str, ...] = ()
+    axis_name: str | None = None
+
+    def setup(self):
+        inside = tuple(p.removeprefix("lavae.") for p in self.train if p.startswith("lavae."))
+        self.lavae = LAVAE(self.settings, inside, self.axis_name)
+        self.auxiliary = GridVAE(self.auxiliary_settings, "auxiliary" in self.train, self.axis_name)
+
+    def __call__(self) -> None:
+        self.lavae()
+        self.auxiliary()
+
+
+def _lavae(config: ConfigDict) -> Task:
+    settings = from_config(LavaeSettings, config.model)
+    auxiliary = from_config(
+        GridVAESettings, config.auxiliary, architecture="auxiliary", channels=settings.channels
+    )
+    curricula = {"joint": _joint, "phased": _phased}
+    kind = config.curriculum.kind
+    if kind not in curricula:
+        raise ValueError(f"config.curriculum.kind={kind!r}: there are 'joint', 'phased'")
+    return Task(
+        functools.partial(Trainee, settings, auxiliary),
+        curricula[kind](config, auxiliary.cell),
+        _evaluate_lavae,
+        _reconstruct_scene,
+    )
+
+
+def _evaluate_lavae(module: Trainee, x, count, keys) -> Metrics:
+    out = objective.elbo(module.lavae, x, keys)
+    right = out.detection.count == count
+    return {**_elbo_metrics(out.terms), "count_accuracy": right.astype(float)}
+
+
+def _reconstruct_scene(module: Trainee, x) -> Reconstruction:
+    scene = inference.infer(module.lavae, x)
+    means = generative.render(module.lavae, scene)
+    return Reconstruction(means, scene, generative.sprites(module.lavae, scene))
+
+
+def _elbo_metrics(terms: objective.Terms | vae.Terms) -> Metrics:
+    log_likelihood, *kls = terms
+    return {
+        "neg_elbo": -terms.elbo,
+        "neg_log_likelihood": -log_likelihood,
+        **dict(zip(terms._fields[1:], kls, strict=True)),
+    }
+
+
+def _mean(metrics: Metrics) -> Metrics:
+    return {name: value.mean(dtype=float) for name, value in metrics.items()}
+
+
+def _elbo_loss(
+    config: ConfigDict, lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, **kwargs
+) -> tuple[jax.Array, Metrics, objective.Elbo]:
+    """-ELBO, metrics, and what they were made of."""
+    budget = Budget(config.budget.slots, math.ceil(config.budget.places * len(x)))
+    out = objective.elbo(lavae, x, keys, budget, **kwargs)
+    metrics = _mean({**_elbo_metrics(out.terms), "inferred_count": out.detection.count})
+    metrics["overflow"] = out.posterior.overflow / len(x)
+    return metrics["neg_elbo"], metrics, out
+
+
+def _learning_rate(config: ConfigDict, start: int = 0) -> optax.Schedule:
+    """From step `start` on; it may not reach 0 before the training ends."""
+    rate, steps = config.optimizer.learning_rate, config.optimizer.decay_steps
+    if steps and config.num_train_steps > start + steps:
+        raise ValueError(
+            f"config.num_train_steps={config.num_train_steps}, but the learning rate is 0 from "
+            f"step {start + steps} on (config.optimizer.decay_steps={steps}); set both"
+        )
+    return schedules.starting_at(start, schedules.cosine(rate, steps))
+
+
+APPEARANCE = ("lavae.appearance", "lavae.decoder", "lavae.count")
+
+
+def _joint(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
+    """The paper's (App. B): h_loc follows the auxiliary VAE's map beside the ELBO."""
+    curriculum = config.curriculum
+    temperature = schedules.temperature(curriculum.temperature)
+    auxiliary_weight = schedules.auxiliary_weight(curriculum)
+    force_one = schedules.force_one(curriculum)
+
+    def elbo_loss(module: Trainee, x, keys, step):
+        return _elbo_loss(
+            config, module.lavae, x, keys, temperature=temperature(step), force_one=force_one(step)
+        )
+
+    def warmup_loss(module: Trainee, x, keys, step):
+        auxiliary_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        loss, metrics, out = elbo_loss(module, x, keys, step)
+        auxiliary = vae.elbo(module.auxiliary, x, auxiliary_keys)
+        canvas = x.shape[1:3]
+        target = vae.kl_map(auxiliary.kl, cell, canvas)
+        h_loc = out.detection.h_loc / module.settings.gamma_for(canvas)
+        metrics["auxiliary_neg_elbo"] = -auxiliary.terms.elbo.mean()
+        metrics["auxiliary_distance"] = warmup.distance(h_loc, target)
+        loss += metrics["auxiliary_neg_elbo"]
+        loss += auxiliary_weight(step) * metrics["auxiliary_distance"]
+        return loss, metrics
+
+    def later_loss(module: Trainee, x, keys, step):
+        _, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        return elbo_loss(module, x, keys, step)[:2]
+
+    rate = _learning_rate(config)
+    rates = {"lavae.location": schedules.exponential(curriculum.location)}
+    rates |= dict.fromkeys(APPEARANCE, rate)
+    end = curriculum.warmup_steps + curriculum.anneal_steps
+    return (
+        Phase("warm-up", warmup_loss, {**rates, "auxiliary": rate}, end),
+        Phase("elbo", later_loss, rates),
+    )
+
+
+def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
+    """Where objects are (see `warmup`), then the ELBO with h_loc as it is.
+
+    Such steps are cheap. With samples on peaks alone, the ELBO has nothing to tell h_loc.
+    """
+    for_auxiliary, for_peaks = config.curriculum.auxiliary, config.curriculum.peaks
+    if for_peaks.shifts < 1 or cell % for_peaks.shifts:
+        raise ValueError(
+            f"config.curriculum.peaks.shifts={for_peaks.shifts} must divide {cell}, the pixels of "
+            "a latent of the auxiliary VAE"
+        )
+
+    def auxiliary_loss(module: Trainee, x, keys, step):
+        loss = -vae.elbo(module.auxiliary, x, keys).terms.elbo.mean()
+        return loss, {"auxiliary_neg_elbo": loss}
+
+    def peaks_loss(module: Trainee, x, keys, step):
+        settings = module.settings
+        kl_map = warmup.mean_kl_map(module.auxiliary, x, keys, for_peaks.shifts)
+        peaks = counting.peaks(kl_map, for_peaks.threshold, settings.peak_radius)
+        peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, for_peaks.centrings)
+        h_loc = inference.location_logits(module.lavae, x)
+        logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold
+        loss = warmup.detection_loss(logits, peaks, for_peaks.weight)
+        inferred = inference.detect(settings, h_loc).count
+        counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
+        return loss, {"detection_loss": loss, **_mean(counts)}
+
+    def appearance_loss(module: Trainee, x, keys, step):
+        return _elbo_loss(config, module.lavae, x, keys)[:2]
+
+    start_peaks = for_auxiliary.steps
+    start_appearance = start_peaks + for_peaks.steps
+    auxiliary_rate = optax.constant_schedule(for_auxiliary.learning_rate)
+    peaks_rate = schedules.cosine(for_peaks.learning_rate, for_peaks.steps)
+    appearance_rate = _learning_rate(config, start_appearance)
+    return (
+        Phase("auxiliary", auxiliary_loss, {"auxiliary": auxiliary_rate}, start_peaks),
+        Phase(
+            "peaks",
+            peaks_loss,
+            {"lavae.location": schedules.starting_at(start_peaks, peaks_rate)},
+            start_appearance,
+        ),
+        Phase("appearance", appearance_loss, dict.fromkeys(APPEARANCE, appearance_rate)),
+    )
+
+
+# --- the baseline ------------------------------------------------------------
+
+
+def _baseline(config: ConfigDict) -> Task:
+    settings = from_config(GridVAESettings, config.model, architecture="baseline")
+    beta = schedules.beta(config.beta)
+
+    def make_module(train, axis_name):
+        return GridVAE(settings, bool(train), axis_name)
+
+    def loss(module: GridVAE, x, keys, step):
+        terms = vae.elbo(module, x, keys).terms
+        return -terms.weighted_elbo(beta(step)).mean(), _mean(_elbo_metrics(terms))
+
+    def evaluate(module: GridVAE, x, count, keys):
+        del count
+        return _elbo_metrics(vae.elbo(module, x, keys).terms)
+
+    def reconstruct(module: GridVAE, x):
+        return Reconstruction(vae.reconstruct(module, x))
+
+    rates = dict.fromkeys(("encoder", "decoder"), _learning_rate(config))
+    return Task(make_module, (Phase("elbo", loss, rates),), evaluate, reconstruct)

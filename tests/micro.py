@@ -1,0 +1,97 @@
+"""Runs of next to no size, for what tests the loop and not the model."""
+
+import contextlib
+import io
+
+import numpy as np
+from small_models import get_config
+
+import datasets
+from lavae_jax.training import checkpoints, files, loop
+
+OVERRIDES = "canvas=24,patch=7,max_count=2,crowd=3,num_train=120,num_test=8,num_crowd=8"
+FIELDS = {
+    "dataset.overrides": OVERRIDES,
+    "dataset.held_out": 20,
+    "batch_size": 4,
+    "log_every_steps": 1,
+    "eval_every_steps": 0,
+}
+LAVAE_FIELDS = {
+    "model.sprite_size": 9,
+    "model.latent_size": 2,
+    "model.location.width": 4,
+    "model.location.head_width": 4,
+    "model.location.blocks": 1,
+    "model.appearance.window": 5,
+    "model.appearance.hidden": (4,),
+    "model.decoder.hidden": (4,),
+    "auxiliary.width": 4,
+}
+
+
+def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
+    """Changes to a config that make it small.
+
+    warmup: the steps of the warm-up and of the annealing after it; or, in the cpu recipe, of
+    the phases `auxiliary` and `peaks`.
+    """
+    changes = {**FIELDS, "num_train_steps": steps}
+    if not name.startswith("baseline"):
+        first, second = warmup or (0, 0)
+        changes |= LAVAE_FIELDS
+        changes |= (
+            {"curriculum.auxiliary.steps": first, "curriculum.peaks.steps": second}
+            if recipe == "cpu"
+            else {"curriculum.warmup_steps": first, "curriculum.anneal_steps": second}
+        )
+    return changes | more
+
+
+def config(name="mnist1k", recipe="tiny", **kwargs):
+    made = get_config(name, recipe)
+    made.update_from_flattened_dict(fields(name, recipe, **kwargs))
+    return made
+
+
+def flags(name="mnist1k", recipe="tiny", **kwargs):
+    changes = fields(name, recipe, **kwargs)
+    return [
+        f"--config=configs/{name}.py:{recipe}",
+        *(f"--config.{field}={value}" for field, value in changes.items()),
+    ]
+
+
+class Drawn:
+    """Scenes in memory, as a source."""
+
+    def __init__(self, config, seed, size):
+        options = {**datasets.options(config.dataset), "data_dir": None}
+        self.scenes = datasets.make_builder(**options).draw(size, seed)
+
+    def __len__(self):
+        return len(self.scenes.count)
+
+    def read(self, index):
+        image = (self.scenes.image[index] > 127).astype(np.float32)
+        return {"image": image, "count": self.scenes.count[index]}
+
+
+def train(config, workdir) -> str:
+    """Runs the loop in this process; returns what it said."""
+    said = io.StringIO()
+    held_out = config.dataset.held_out
+    with contextlib.redirect_stdout(said):
+        data = loop.Data(Drawn(config, 0, 100), Drawn(config, 1, held_out))
+        code = loop.train(config, str(workdir), lambda: data, "the same command")
+    assert code == 0
+    return said.getvalue()
+
+
+def newest(workdir):
+    return checkpoints.load_newest(workdir / "checkpoints")
+
+
+def metrics(workdir, name="loss"):
+    records = files.read_metrics(workdir / "metrics.jsonl")
+    return {record["step"]: record[name] for record in records if name in record}

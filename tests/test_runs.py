@@ -1,0 +1,204 @@
+"""launch/train.py as users start it: processes, devices, signals, mistakes."""
+
+import json
+import signal
+import socket
+import time
+
+import micro
+import numpy as np
+import pytest
+from conftest import ROOT
+from micro import metrics, newest
+
+from lavae_jax.training import checkpoints
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def arguments(data_dir, tmp_path):
+    """The program and its flags for a short run in a folder of its own."""
+
+    def make(workdir="run", **kwargs):
+        folders = [f"--workdir={tmp_path / workdir}", f"--config.dataset.data_dir={data_dir}"]
+        return ["train.py", *micro.flags(**kwargs), *folders]
+
+    return make
+
+
+def test_a_run_from_the_command_line_is_the_one_in_process(arguments, launch, tmp_path):
+    result = launch(*arguments(steps=3, eval_every_steps=3))
+    assert result.returncode == 0, result.stderr
+    assert "generating multi_mnist/1k" in result.stderr or "in all" in result.stdout
+    assert "Downloading" not in result.stdout + result.stderr
+    assert list(metrics(tmp_path / "run")) == [1, 2, 3]
+    assert list(metrics(tmp_path / "run", "held_out_count_accuracy")) == [3]
+    assert newest(tmp_path / "run").step == 3
+    assert "--config.num_train_steps=3" in " ".join(
+        json.loads((tmp_path / "run" / "environment.json").read_text())["command"]
+    )
+
+
+# --- devices and processes ---------------------------------------------------
+
+
+def assert_same_training(one, other):
+    """Metrics of every step, and the whole update of the parameters."""
+    names = ["loss", "neg_elbo", "kl_location", "auxiliary_neg_elbo"]
+    names += [f"gradient_norm_{part}" for part in ("lavae.location", "lavae.decoder", "auxiliary")]
+    for name in names:
+        ours, theirs = metrics(one, name), metrics(other, name)
+        assert len(ours) == 3
+        np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=2e-3)
+    ours, theirs = newest(one).arrays, newest(other).arrays
+    for prefix in ("state.params.", "state.batch_stats."):
+        names = [n for n in ours if n.startswith(prefix)]
+        error = sum(np.sum((ours[n] - theirs[n]) ** 2.0) for n in names)
+        assert error < 1e-6 * sum(np.sum(ours[n] ** 2.0) for n in names)
+
+
+def free_port():
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def processes_of(start, arguments, **environment):
+    where = f"--coordinator=127.0.0.1:{free_port()}"
+    return [
+        start(*arguments, where, "--num_processes=2", f"--process_id={p}", **environment)
+        for p in range(2)
+    ]
+
+
+def test_devices_and_processes_make_no_difference(arguments, launch, start, tmp_path):
+    room = {"warmup": (30, 20), "batch_size": 8, "budget.slots": 10, "budget.places": 10.0}
+    one = launch(*arguments(steps=3, workdir="one", **room))
+    assert one.returncode == 0, one.stderr
+    four = launch(*arguments(steps=3, workdir="four", **room), JAX_NUM_CPU_DEVICES="4")
+    assert four.returncode == 0, four.stderr
+    assert_same_training(tmp_path / "one", tmp_path / "four")
+    for steps in (2, 3):  # the second time from the first one's checkpoint
+        processes = processes_of(
+            start, arguments(steps=steps, workdir="two", **room), JAX_NUM_CPU_DEVICES="2"
+        )
+        for process in processes:
+            _, stderr = process.communicate(timeout=240)
+            assert process.returncode == 0, stderr
+    assert_same_training(tmp_path / "one", tmp_path / "two")
+
+
+def test_the_others_end_when_a_process_dies(arguments, start, tmp_path):
+    processes = processes_of(start, arguments(steps=100_000))
+    wait_for_steps(tmp_path / "run", processes[0])
+    processes[1].kill()
+    stdout, stderr = processes[0].communicate(timeout=60)
+    assert processes[0].returncode not in (0, None)
+    assert "another process died" in stdout or "heartbeat" in stderr
+
+
+# --- stops -------------------------------------------------------------------
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.time() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.time() < deadline, "it took too long"
+        time.sleep(0.002)
+
+
+def wait_for_steps(run, process):
+    wait_for(lambda: (run / "metrics.jsonl").exists() and len(metrics(run)) > 2, process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(number, arguments, start, tmp_path):
+    process = start(*arguments(steps=100_000, checkpoint_every_steps=100_000))
+    run = tmp_path / "run"
+    wait_for_steps(run, process)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, stderr
+    assert "asked to stop: the step is finished" in stdout
+    assert "to go on:" in stdout
+    assert f"--workdir={run}" in stdout.splitlines()[-1]
+    assert newest(run).step == max(metrics(run))
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, 3.0])
+def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
+    process = start(*arguments(steps=100_000))
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert "Traceback" not in stderr or seconds < 1  # before the program's first line
+    assert "Segmentation" not in stderr
+
+
+def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):
+    folder = tmp_path / "run" / "checkpoints"
+    process = start(*arguments(steps=100_000, checkpoint_every_steps=1))
+
+    def saving():
+        return len(checkpoints.steps(folder)) > 1 and list(folder.glob(".unfinished-*/arrays"))
+
+    wait_for(saving, process)
+    process.kill()
+    process.wait()
+    whole = newest(tmp_path / "run")
+    assert whole is not None
+    result = launch(*arguments(steps=whole.step + 2))
+    assert result.returncode == 0, result.stderr
+    assert f"going on from step {whole.step}" in result.stdout
+    assert newest(tmp_path / "run").step == whole.step + 2
+
+
+def test_a_full_disk_ends_the_run_with_a_message(arguments, launch, tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    wide = {"model.decoder.hidden": "(64,)"}
+    limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "-"]
+    environment = {"JAX_COMPILATION_CACHE_DIR": ""}
+    result = launch(*arguments(steps=2, **wide), prefix=limited, **environment)
+    assert result.returncode == 1
+    assert "the checkpoint of step 2 could not be written" in result.stderr
+    assert "there is no earlier one" in result.stderr
+    assert newest(tmp_path / "run") is None
+
+
+# --- mistakes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config.batch_sise=3"], "'batch_sise' Did you mean \"batch_size\""),
+        (["--config.batch_size=many"], "batch_size"),
+        (["--config=configs/mnist1k.py:gpu"], "there is no recipe 'gpu'; there are paper, cpu"),
+        (["--config=mnist1k"], "there is no such file; there are configs/baseline_dsprites.py"),
+        (["--config.dataset.name=mnist"], "'mnist'"),
+        (["--config.dataset.held_out=5000"], "held_out=5000"),
+        (["--config.model.channels=3"], "channels=3"),
+        (["--config.model.appearance.network=foo"], "there are 'residual', 'dense'"),
+        (["--config.dataset.overrides=canvas"], "'canvas' in 'canvas' is not field=number"),
+        (["--coordinator=127.0.0.1:1"], "--num_processes and --process_id missing"),
+        (["word"], "unexpected argument 'word'"),
+    ],
+)
+def test_bad_flags_are_explained(arguments, launch, tmp_path, flags, message):
+    result = launch(*arguments(), *flags)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()  # so the corrected command can start
+
+
+@pytest.mark.parametrize("program", ["build_data", "demo", "evaluate", "figures", "show_data"])
+def test_help_shows_the_flags_that_programs_share(launch, program):
+    shared = "--data_dir" if program != "demo" else "--checkpoint"
+    assert shared in launch(f"{program}.py", "--help").stdout
