@@ -76,17 +76,17 @@ def make_builder(
 
 
 def options(
-    settings: Mapping[str, str], data_dir: str | None = None, mnist_dir: str | None = None
+    dataset: Mapping[str, str], data_dir: str | None = None, mnist_dir: str | None = None
 ) -> dict:
     """`make_builder`'s arguments out of the `dataset` part of a run's config.
 
     The folders that are given here count more than those in the config.
     """
     return {
-        "dataset": settings["name"],
-        "data_dir": data_dir or settings["data_dir"] or None,
-        "mnist_dir": mnist_dir or settings["mnist_dir"] or None,
-        **parse_overrides(settings["overrides"]),
+        "dataset": dataset["name"],
+        "data_dir": data_dir or dataset["data_dir"] or None,
+        "mnist_dir": mnist_dir or dataset["mnist_dir"] or None,
+        **parse_overrides(dataset["overrides"]),
     }
 
 
@@ -141,6 +141,7 @@ def prepare(builder: SceneBuilder) -> None:
     wants the same data set waits for the first.
     """
     if builder.is_prepared():
+        builder.info.read_from_directory(builder.data_dir)  # it may be newer than the builder
         return
     folder = pathlib.Path(builder.data_dir).parent
     try:

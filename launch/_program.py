@@ -21,6 +21,7 @@ def _leave(number, _frame):
 signal.signal(signal.SIGINT, _leave)
 sys.path.insert(0, str(ROOT))
 
+import jax
 from absl import app, flags, logging
 
 import datasets
@@ -47,6 +48,8 @@ def run(main, *more_expected: type[Exception], positional: bool = False) -> None
             return main(argv[1:]) if positional else main()
         except expected as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
+            if jax.distributed.is_initialized():
+                os._exit(1)  # the usual way out waits for the other processes, and they for us
             return 1
 
     app.run(checked, flags_parser=_parse)

@@ -36,9 +36,11 @@ def load_baseline(model: lavae_jax.Model) -> lavae_jax.Baseline:
     baseline = lavae_jax.load(BASELINE.value)
     if not isinstance(baseline, lavae_jax.Baseline):
         raise app.UsageError(f"--baseline={BASELINE.value} is not a baseline")
-    ours, theirs = (m.config.dataset.name for m in (model, baseline))
-    if ours != theirs:
-        raise app.UsageError(f"--baseline={BASELINE.value} knows {theirs}, --checkpoint {ours}")
+    lavae_s, baseline_s = (m.config.dataset.name for m in (model, baseline))
+    if lavae_s != baseline_s:
+        raise app.UsageError(
+            f"--baseline={BASELINE.value} knows {baseline_s}, --checkpoint {lavae_s}"
+        )
     return baseline
 
 

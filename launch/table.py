@@ -17,7 +17,7 @@ FORMAT = flags.DEFINE_enum("format", "text", list(table.FORMATS), "How to write 
 
 
 def main(files: list[str]) -> None:
-    print(table.write(files, FORMAT.value))
+    print(table.format_files(files, FORMAT.value))
 
 
 if __name__ == "__main__":

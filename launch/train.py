@@ -69,20 +69,17 @@ def _is_one_of_several() -> bool:
 
 def open_data(config: ConfigDict) -> loop.Data:
     """The data set that a config names; it is built if it is not there."""
-    settings = config.dataset
-    builder = datasets.make_builder(**datasets.options(settings))
-    size = builder.builder_config.num_train
-    if not 0 < settings.held_out < size:
-        raise loop.TrainingError(
-            f"config.dataset.held_out={settings.held_out} of {size} training scenes"
-        )
+    builder = datasets.make_builder(**datasets.options(config.dataset))
+    size, held_out = builder.builder_config.num_train, config.dataset.held_out
+    if not 0 < held_out < size:
+        raise loop.TrainingError(f"config.dataset.held_out={held_out} of {size} training scenes")
     if config.model.channels != builder.CHANNELS:
         raise loop.TrainingError(
-            f"config.model.channels={config.model.channels}, but scenes of {settings.name} "
+            f"config.model.channels={config.model.channels}, but scenes of {config.dataset.name} "
             f"have {builder.CHANNELS}"
         )
     datasets.prepare(builder)
-    first_held_out = size - settings.held_out
+    first_held_out = size - held_out
     return loop.Data(
         input_pipeline.Part(input_pipeline.open_split(builder, "train"), range(first_held_out)),
         input_pipeline.Part(

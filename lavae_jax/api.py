@@ -31,15 +31,16 @@ from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
 MOSTLY_LIT = 0.5  # the share of lit pixels above which objects are hardly on a black canvas
-MOSTLY_ALONE = 0.5  # the share of lit pixels far from all objects above which a model is lost
+LOST = 0.75  # wrong pixels for each lit one above which a model does not know what it sees
+LOOKED_AT = 64  # images to judge that by
 
 # --- inputs ------------------------------------------------------------------
 
 
 def as_images(images, channels: int, least_pixels: int = 1) -> jax.Array | np.ndarray:
     """Images as float [B, H, W, C] in 0..1, or an error that says what is wrong."""
-    if isinstance(images, jax.core.Tracer):  # the values are not known
-        return _as_batch(images, channels, least_pixels)
+    if isinstance(images, jax.core.Tracer):
+        return _as_traced_images(_as_batch(images, channels, least_pixels))
     images = _as_batch(np.asarray(images), channels, least_pixels)
     if images.dtype == np.uint8:
         if images.max(initial=0) == 1:
@@ -72,6 +73,15 @@ def as_images(images, channels: int, least_pixels: int = 1) -> jax.Array | np.nd
             stacklevel=3,
         )
     return images
+
+
+def _as_traced_images(images: jax.Array) -> jax.Array:
+    """Under jit the type is known, and the values are not."""
+    if images.dtype == jnp.uint8:
+        return images.astype(jnp.float32) / 255
+    if images.dtype == bool or jnp.issubdtype(images.dtype, jnp.floating):
+        return images.astype(jnp.float32)
+    raise TypeError(f"images have type {images.dtype}; under jit, wanted are uint8, float or bool")
 
 
 def _as_batch(images, channels: int, least_pixels: int):
@@ -110,6 +120,13 @@ def _as_key(key: Key) -> chex.PRNGKey:
         raise TypeError(f"a key is a whole number or made by jax.random.key, not {key!r}") from None
 
 
+def _is_traced(tree: Any) -> bool:
+    """Whether this is under jit, or some array under grad."""
+    return any(
+        isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves(tree), jnp.zeros(()))
+    )
+
+
 # --- batches -----------------------------------------------------------------
 
 
@@ -133,10 +150,9 @@ def _in_batches(
     fewer; the last batch is filled up. So little is compiled and memory is bounded.
     Returns a tree of arrays on the host. `progress` is the title of a progress bar.
     """
-    leaves = jax.tree.leaves(inputs)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if _is_traced(inputs):
         return model.bind(function, module)(variables, *inputs)
-    length, devices = len(leaves[0]), jax.local_device_count()
+    length, devices = len(jax.tree.leaves(inputs)[0]), jax.local_device_count()
     size = min(batch_size, 1 << max(0, math.ceil(math.log2(max(length / devices, 1)))))
     run = _on_devices(function, module, len(inputs))
     results = []
@@ -224,9 +240,10 @@ class Model(_Trained):
             scene = self._run(inference.infer, x)
         else:
             scene = self._run(inference.sample_scene, x, _image_keys(key, len(x)))
-        if not isinstance(x, jax.core.Tracer):
-            self._warn_if_lost(x, scene)
-        return self._stamp(scene)
+        scene = self._stamp(scene)
+        if not _is_traced((x, scene)):
+            self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
+        return scene
 
     def render(self, scene: Scene) -> jax.Array:
         """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
@@ -246,6 +263,8 @@ class Model(_Trained):
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
         """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
+        if num_scenes < 0:
+            raise ValueError(f"num_scenes={num_scenes} must not be negative")
         logits = None
         if count is not None:
             values, most = np.unique(count), self.settings.max_objects
@@ -266,7 +285,7 @@ class Model(_Trained):
         return as_images(images, self.settings.channels, self.settings.max_objects)
 
     def _bound_function(self, x, num_samples):
-        most = int(np.max(self.infer(x).count, initial=0))
+        most = int(np.max(self._run(_count, x), initial=0))
         return _lavae_bound(num_samples, _round_up(most, self.settings.max_objects))
 
     def _stamp(self, scene: Scene) -> Scene:
@@ -287,19 +306,15 @@ class Model(_Trained):
             )
 
     def _warn_if_lost(self, x: np.ndarray, scene: Scene) -> None:
-        """Objects of another size than in training are not found, or as something else."""
-        near = np.zeros(x.shape[:3], bool)
-        reach = self.settings.sprite_size // 2
-        for b, n in enumerate(scene.count):
-            for row, column in np.maximum(scene.location[b, :n] - reach, 0):
-                near[b, row : row + 2 * reach + 1, column : column + 2 * reach + 1] = True
-        lit = x.max(-1) > 0.5
-        share = (lit & ~near).sum() / max(lit.sum(), 1)
-        if share > MOSTLY_ALONE and lit.mean() < MOSTLY_LIT:
+        """Objects of another kind or size than in training are taken for something else."""
+        lit = x > 0.5
+        wrong = (np.asarray(self.render(scene)) > 0.5) != lit
+        share = wrong.sum() / max(lit.sum(), 1)
+        if share > LOST and lit.mean() < MOSTLY_LIT:
             warnings.warn(
-                f"{share:.0%} of the lit pixels belong to no object that was found. This model "
-                f"knows objects of up to {self.settings.sprite_size} pixels, like those of "
-                f"{self.config.dataset.name}, bright on black",
+                "what the model found does not explain these images: rendered again, it differs "
+                f"in {share:.0%} as many pixels as are lit. The model knows objects like those "
+                f"that it was trained on, of up to {self.settings.sprite_size} pixels",
                 stacklevel=3,
             )
 
@@ -319,6 +334,10 @@ class Baseline(_Trained):
 
     def _bound_function(self, x, num_samples):
         return _baseline_bound(num_samples)
+
+
+def _count(lavae: LAVAE, x: jax.Array) -> jax.Array:
+    return inference.detect(lavae.settings, inference.location_logits(lavae, x)).count
 
 
 # Cached, so that the same sizes give the same function, which is compiled once.

@@ -9,7 +9,6 @@ the checksum of the weights. The package comes with some, in `lavae_jax/weights`
 import hashlib
 import json
 import pathlib
-import shutil
 from typing import Any
 
 import flax.linen as nn
@@ -74,9 +73,12 @@ def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline
 
 
 def make_module(config: ConfigDict) -> nn.Module:
-    if config.kind == "lavae":
-        return LAVAE(from_config(LavaeSettings, config.model))
-    return GridVAE(from_config(GridVAESettings, config.model, architecture="baseline"))
+    try:
+        if config.kind == "lavae":
+            return LAVAE(from_config(LavaeSettings, config.model))
+        return GridVAE(from_config(GridVAESettings, config.model, architecture="baseline"))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the config's model cannot be made: {error}") from error
 
 
 def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
@@ -87,7 +89,7 @@ def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
     """
     if output.exists():
         raise FileExistsError(f"{output} exists")
-    config = read_config(workdir)
+    config, metrics = read_config(workdir), (workdir / METRICS).read_bytes()
     environment = json.loads((workdir / "environment.json").read_text())
     checkpoint = _newest(workdir)
     arrays = {name: _halved(name, a) for name, a in _of_model(config, checkpoint).items()}
@@ -104,7 +106,7 @@ def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
     (output / WEIGHTS).write_bytes(weights)
     for name, content in ((CONFIG, config.to_dict()), (PROVENANCE, provenance)):
         (output / name).write_text(json.dumps(content, indent=1) + "\n")
-    shutil.copy(workdir / METRICS, output)
+    (output / METRICS).write_bytes(metrics)
     return sum(p.stat().st_size for p in output.iterdir())
 
 
@@ -114,7 +116,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
         raise FileNotFoundError(f"{workdir} has no {CONFIG}: it is not the folder of a run")
     try:
         content = json.loads(path.read_text())
-        if not isinstance(content, dict) or "model" not in content:
+        if not isinstance(content, dict) or not {"model", "kind"} <= content.keys():
             raise ValueError("it describes no model")
     except ValueError as error:
         raise CheckpointError(f"{path} is not the config of a run: {error}") from error
@@ -169,7 +171,10 @@ def _read_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _halved(name: str, array: np.ndarray) -> np.ndarray:

@@ -7,9 +7,12 @@ size // 2) of a sprite or window lies on the object's location; whatever falls
 outside the canvas is cut off, and the canvas is black beyond its border.
 
 `place` is the paper's  λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), a convolution;
-`windows` is its adjoint, a cross-correlation. Both have two forms that agree to
-float accuracy: `lax.conv_general_dilated` is the definition, and what accelerators
-are good at; on a CPU a product of Fourier transforms is some 70 times faster.
+`windows` is its adjoint, a cross-correlation. Both have forms that agree to float
+accuracy. `lax.conv_general_dilated` is the definition, and what accelerators get for
+`place`. For `windows` it would have the location map for a kernel, of 64x64 pixels, whose
+gradient the TPU's compiler does not finish: there, accelerators get matrix products. On a
+CPU, products of Fourier transforms are some 70 times faster than convolutions. The
+platform that a program is compiled for decides, not the one that traces it.
 """
 
 import functools
@@ -20,11 +23,7 @@ import jax.numpy as jnp
 import scipy.fft
 from jax import lax
 
-Method = Literal["convolution", "fft"]
-
-
-def default_method() -> Method:
-    return "fft" if jax.default_backend() == "cpu" else "convolution"
+Method = Literal["convolution", "fft", "matmul"]
 
 
 # --- relaxed locations -------------------------------------------------------
@@ -37,11 +36,17 @@ def place(
     num_images: int,
     method: Method | None = None,
 ) -> jax.Array:
-    """Sum of sprites [P, h, w, C], each convolved with its location: [B, H, W, C]."""
-    if (method or default_method()) == "fft":
-        return _place_fft(sprites, weights, image, num_images)
-    placed = jax.vmap(_convolve)(sprites, weights)
-    return jax.ops.segment_sum(placed, image, num_images)
+    """Sum of sprites [P, h, w, C], each convolved with its location: [B, H, W, C].
+
+    Without a method, the one that suits the platform.
+    """
+    forms = {"fft": _place_fft, "convolution": _place_convolution}
+    forms = {name: functools.partial(f, num_images=num_images) for name, f in forms.items()}
+    if method:
+        return forms[method](sprites, weights, image)
+    return lax.platform_dependent(
+        sprites, weights, image, cpu=forms["fft"], default=forms["convolution"]
+    )
 
 
 def windows(
@@ -51,9 +56,23 @@ def windows(
     size: int,
     method: Method | None = None,
 ) -> jax.Array:
-    """The mean window [P, size, size, C] around each object under its location."""
-    if (method or default_method()) == "fft":
-        return _windows_fft(images, weights, image, size)
+    """The mean window [P, size, size, C] around each object under its location.
+
+    Without a method, the one that suits the platform.
+    """
+    forms = {"fft": _windows_fft, "convolution": _windows_convolution, "matmul": _windows_matmul}
+    forms = {name: functools.partial(f, size=size) for name, f in forms.items()}
+    if method:
+        return forms[method](images, weights, image)
+    return lax.platform_dependent(images, weights, image, cpu=forms["fft"], default=forms["matmul"])
+
+
+def _place_convolution(sprites, weights, image, num_images):
+    placed = jax.vmap(_convolve)(sprites, weights)
+    return jax.ops.segment_sum(placed, image, num_images)
+
+
+def _windows_convolution(images, weights, image, size):
     return jax.vmap(functools.partial(_correlate, size=size))(images[image], weights)
 
 
@@ -101,6 +120,27 @@ def _windows_fft(images, weights, image, size):
     x = jnp.fft.rfft2(jnp.moveaxis(images, -1, 1), shape)[image]
     shifted = jnp.roll(jnp.fft.irfft2(x * delta.conj(), shape), size // 2, axis=(-2, -1))
     return jnp.moveaxis(shifted[..., :size, :size], 1, -1)
+
+
+def _windows_matmul(images, weights, image, size):
+    """A product of matrices for each row i of the window, then sums along diagonals:
+
+    window[i, j] = Σ_s (Σ_r weights[r, s] x[r + i, s + j]), the inner sum for all columns of x.
+    """
+    height = weights.shape[1]
+    margin = (size // 2, size - 1 - size // 2)
+    x = jnp.pad(images, ((0, 0), margin, margin, (0, 0)))[image]
+    rows = jnp.stack([x[:, i : i + height] for i in range(size)], axis=1)
+    product = jnp.einsum("prs,pirtc->pcist", weights, rows)
+    return jnp.moveaxis(_from_diagonal(product, size).sum(-2), 1, -1)
+
+
+def _from_diagonal(a: jax.Array, width: int) -> jax.Array:
+    """[..., S, T] -> [..., S, width]: of row s, what follows its element s."""
+    *lead, rows, columns = a.shape
+    flat = a.reshape(*lead, rows * columns)
+    flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(0, rows)])  # rows longer by one, so shifted
+    return flat.reshape(*lead, rows, columns + 1)[..., :width]
 
 
 # --- hard locations ----------------------------------------------------------

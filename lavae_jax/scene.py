@@ -60,11 +60,14 @@ class Scene:
 
     def __getitem__(self, which) -> "Scene":
         """A scene (still a batch), a slice, or those that an array of indices or truths names."""
-        if isinstance(which, int | np.integer):
-            if not -len(self) <= which < len(self):
-                raise IndexError(f"there is no scene {which} among {len(self)}")
-            which = [which]
-        which = which if isinstance(which, slice) else np.asarray(which)
+        if isinstance(which, tuple):
+            raise TypeError("a scene has one axis to index, that of its batch")
+        if not isinstance(which, slice):
+            which = jnp.atleast_1d(jnp.asarray(which))
+            if not isinstance(which, jax.core.Tracer) and which.dtype != bool:
+                for i in which.tolist():
+                    if not -len(self) <= i < len(self):
+                        raise IndexError(f"there is no scene {i} among {len(self)}")
         return jax.tree.map(lambda a: a[which], self)
 
     def __repr__(self) -> str:
@@ -103,6 +106,7 @@ class Scene:
             appearance = np.zeros((len(scenes), slots, content["latent_size"]), np.float32)
             for b, objects in enumerate(scenes):
                 for k, thing in enumerate(objects):
+                    _check_whole("a location", thing["location"])
                     location[b, k], appearance[b, k] = thing["location"], thing["appearance"]
             canvas, model = tuple(content["canvas"]), content["model"]
         except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -22,6 +22,10 @@ class LocationSettings:
     head_width: int
     space_to_depth: int
 
+    def __post_init__(self):
+        if self.space_to_depth < 1:
+            raise ValueError(f"location space_to_depth={self.space_to_depth} must be at least 1")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AppearanceSettings:
@@ -93,6 +97,9 @@ class LavaeSettings:
 
     def __post_init__(self):
         _check_choices("model", self)
+        for name in ("channels", "sprite_size", "max_objects", "latent_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model {name}={getattr(self, name)} must be at least 1")
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])

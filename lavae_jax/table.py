@@ -81,11 +81,6 @@ FIELDS = {
     "support": str | None,
     "splits": dict,
 }
-RENAMED = {
-    "neg_log_likelihood": "neg_bound",
-    "entropy_floor": "entropy",
-    "gap_to_floor": "gap_to_entropy",
-}
 
 
 def read(file: str) -> Result:
@@ -150,13 +145,6 @@ def _checked_splits(file: str, splits: dict) -> dict[str, dict]:
             raise TableError(
                 f"{file} is not a result of launch/evaluate.py: its {split} is {scores!r}"
             )
-    old = [name for name in RENAMED if any(name in scores for scores in splits.values())]
-    if old:
-        renaming = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
-        raise TableError(
-            f"{file} is in the old format: {renaming}; "
-            f"rename them in the file, or write it anew with launch/evaluate.py"
-        )
     if "test" not in splits:
         raise TableError(f"{file} has no figures of test, which the table needs")
     return splits
@@ -372,11 +360,11 @@ def _numbered(notes: list[str]) -> list[str]:
 FORMATS = {"text": as_text, "markdown": as_markdown, "latex": as_latex}
 
 
-def write(files: list[str], form: str = "text") -> str:
+def format_files(files: list[str], table_format: str = "text") -> str:
     """The table of the results in these files, in one of the FORMATS."""
     if not files:
         raise TableError(
             "name the files that launch/evaluate.py wrote, such as "
             "lavae_jax/weights/*/results*.json"
         )
-    return FORMATS[form](make_table([read(file) for file in files]))
+    return FORMATS[table_format](make_table([read(file) for file in files]))

@@ -131,10 +131,9 @@ def test_implausible_images_are_warned_of(model):
         model.infer(IMAGES.astype(np.uint8))
     with pytest.warns(UserWarning, match=r"% of these images is lit.*1 - images"):
         model.infer(1 - IMAGES)
-    blocks = np.zeros((1, 60, 60), np.float32)
-    blocks[0, 4:28, 4:28] = blocks[0, 36:58, 36:58] = 1
-    with pytest.warns(UserWarning, match="belong to no object that was found.*up to 5 pixels"):
-        model.infer(blocks)
+    large = np.kron(IMAGES[..., 0], np.ones((3, 3), np.float32))
+    with pytest.warns(UserWarning, match="does not explain these images.*up to 5 pixels"):
+        model.infer(large)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 5, 9])
@@ -175,6 +174,8 @@ def test_other_bad_inputs_are_explained(model, scene):
         model.bound(IMAGES, num_samples=0)
     with pytest.raises(TypeError, match="a key is a whole number"):
         model.sample("seed", 3)
+    with pytest.raises(ValueError, match="num_scenes=-1"):
+        model.sample(0, -1)
     with pytest.raises(ValueError, match=r"count=\[11\]: wanted are numbers from 0 to 10"):
         model.sample(0, 3, count=[11])
     wide = dataclasses.replace(scene, appearance=np.zeros((3, 10, 7)))
@@ -220,6 +221,10 @@ def test_what_cannot_be_loaded_is_explained(tmp_path):
     (run / "config.json").write_text("")
     with pytest.raises(CheckpointError, match=r"config\.json is not the config of a run"):
         lavae_jax.load(run)
+    config = handmade.run_config()
+    config.model.colour = 3
+    with pytest.raises(CheckpointError, match="LavaeSettings: colour is unknown"):
+        model_files.build(config, handmade.arrays())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -238,7 +243,12 @@ def test_loading_needs_the_model_s_settings_only():
 
 
 def test_methods_are_pure_functions_under_jit_and_grad(model, scene):
-    np.testing.assert_array_equal(jax.jit(model.infer)(IMAGES).location, scene.location)
+    for images in (IMAGES, (255 * IMAGES).astype(np.uint8), IMAGES > 0, IMAGES[..., 0]):
+        np.testing.assert_array_equal(jax.jit(model.infer)(images).location, scene.location)
+        constant = jax.jit(lambda images=images: model.infer(images))()
+        np.testing.assert_array_equal(constant.location, scene.location)
+    rendered = jax.jit(lambda add: model.render(scene) + add)(1.0)
+    np.testing.assert_allclose(rendered, model.render(scene) + 1, atol=1e-6)
     for method in (model.render, model.sprites):
         np.testing.assert_allclose(jax.jit(method)(scene), method(scene), atol=1e-6)
 

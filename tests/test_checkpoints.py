@@ -99,7 +99,7 @@ def test_an_unfinished_checkpoint_is_none_and_is_cleared_away(tmp_path):
 def test_the_newest_and_the_best_are_kept(tmp_path):
     for step, score in ((1, 5.0), (2, 3.0), (3, 4.0), (4, None), (5, 9.0)):
         write(tmp_path, step, **({"score": score} if score else {}))
-        checkpoints.prune(tmp_path, 2, "score")
+        checkpoints.prune(tmp_path, 2, "score", newest=step)
     assert checkpoints.steps(tmp_path) == [2, 4, 5]
 
 
@@ -110,9 +110,28 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
         flip_a_byte(tmp_path / str(step))
     for step in (35, 40, 45):
         write(tmp_path, step)
-        checkpoints.prune(tmp_path, 3, "score")
+        checkpoints.prune(tmp_path, 3, "score", newest=step)
     assert checkpoints.steps(tmp_path) == [35, 40, 45, 50, 55, 60]
     assert checkpoints.load_newest(tmp_path).step == 45
+
+
+def test_nor_do_those_whose_sums_fit_but_which_cannot_be_read(tmp_path):
+    """As of another version of Orbax."""
+    for step in (30, 50, 55):
+        write(tmp_path, step)
+    for step in (50, 55):
+        folder = tmp_path / str(step)
+        for path in (folder / "arrays").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"of another version")
+        edit_meta(folder, lambda meta, folder=folder: meta.update(sha256=checkpoints._sums(folder)))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoints.load(tmp_path / "55")
+    for step in (35, 40):
+        write(tmp_path, step)
+        checkpoints.prune(tmp_path, 1, "score", newest=step)
+    assert checkpoints.steps(tmp_path) == [40, 50, 55]
+    assert checkpoints.load_newest(tmp_path).step == 40
 
 
 def test_a_folder_of_damaged_checkpoints_is_not_an_empty_one(tmp_path):

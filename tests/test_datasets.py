@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
     (tmp_path / "file").write_text("")
     result = launch("build_data.py", f"--data_dir={tmp_path}/file/data")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(f"cannot write to {tmp_path}/file/data")
+    assert result.stderr.splitlines()[-1].startswith(f"error: cannot write to {tmp_path}/file/data")
 
 
 @pytest.mark.parametrize(

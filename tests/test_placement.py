@@ -65,7 +65,7 @@ def test_hard_and_relaxed_forms_agree_in_value_and_gradient(method, size):
     np.testing.assert_allclose(loss(relaxed), loss(hard), atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["convolution", "fft"])
+@pytest.mark.parametrize("method", ["convolution", "fft", "matmul"])
 @pytest.mark.parametrize("size", [5, 7, 4, 13])
 def test_hard_and_relaxed_windows_agree_in_value_and_gradient(method, size):
     x, target = random(0, NUM_IMAGES, *CANVAS, 2), random(1, 5, size, size, 2)
@@ -92,16 +92,20 @@ def test_a_window_shows_the_image_around_its_location():
     assert (seen[0, :, :2] == 0).all()
 
 
-@pytest.mark.parametrize("method", ["convolution", "fft"])
-def test_windows_are_the_adjoint_of_placement(method):
+# Those of placement and of windows that programs use together, and the default.
+PAIRS = [("convolution", "convolution"), ("fft", "fft"), ("convolution", "matmul"), (None, None)]
+
+
+@pytest.mark.parametrize(("place", "windows"), PAIRS)
+def test_windows_are_the_adjoint_of_placement(place, windows):
     sprites, weights, x = random(0, 5, 5, 5, 2), random(1, 5, *CANVAS), random(2, 3, *CANVAS, 2)
-    placed = placement.place(sprites, weights, IMAGE, NUM_IMAGES, method)
-    seen = placement.windows(x, weights, IMAGE, 5, method)
+    placed = placement.place(sprites, weights, IMAGE, NUM_IMAGES, place)
+    seen = placement.windows(x, weights, IMAGE, 5, windows)
     np.testing.assert_allclose(jnp.vdot(placed, x), jnp.vdot(sprites, seen), rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["convolution", "fft"])
-def test_gradients_against_finite_differences(method):
+@pytest.mark.parametrize(("place", "windows"), PAIRS)
+def test_gradients_against_finite_differences(place, windows):
     with jax.enable_x64(True):
         sprites, weights = (
             random(0, 5, 3, 3, 2, dtype=jnp.float64),
@@ -109,18 +113,33 @@ def test_gradients_against_finite_differences(method):
         )
         x = random(2, 3, *CANVAS, 2, dtype=jnp.float64)
         check_grads(
-            lambda s, w: placement.place(s, w, IMAGE, NUM_IMAGES, method),
+            lambda s, w: placement.place(s, w, IMAGE, NUM_IMAGES, place),
             (sprites, weights),
             order=1,
             modes=["rev"],
         )
         check_grads(
-            lambda x, w: placement.windows(x, w, IMAGE, 5, method),
+            lambda x, w: placement.windows(x, w, IMAGE, 5, windows),
             (x, weights),
             order=1,
             modes=["rev"],
         )
 
 
-def test_the_fast_form_is_the_default_on_a_cpu():
-    assert placement.default_method() == "fft"
+@pytest.mark.parametrize("function", ["place", "windows"])
+@pytest.mark.parametrize("differentiate", [False, True])
+def test_the_platform_that_is_compiled_for_decides(function, differentiate):
+    """This machine traces; what it lowers has the Fourier transforms for CPUs alone."""
+    sprites, weights, x = random(0, 5, 5, 5, 2), random(1, 5, *CANVAS), random(2, 3, *CANVAS, 2)
+
+    def total(weights):
+        if function == "place":
+            return jnp.sum(placement.place(sprites, weights, IMAGE, NUM_IMAGES) ** 2)
+        return jnp.sum(placement.windows(x, weights, IMAGE, 5) ** 2)
+
+    traced = jax.jit(jax.grad(total) if differentiate else total).trace(weights)
+    for platform in ("cpu", "tpu", "cuda"):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("stablehlo.fft" in program) == (platform == "cpu")
+        on_accelerator = "convolution" if function == "place" else "dot_general"
+        assert (f"stablehlo.{on_accelerator}" in program) == (platform != "cpu")

@@ -1,6 +1,7 @@
 """launch/train.py as users start it: processes, devices, signals, mistakes."""
 
 import json
+import shutil
 import signal
 import socket
 import time
@@ -30,10 +31,9 @@ def arguments(data_dir, tmp_path):
     return make
 
 
-def test_a_run_from_the_command_line_is_the_one_in_process(arguments, launch, tmp_path):
+def test_a_run_from_the_command_line_leaves_its_files(arguments, launch, tmp_path):
     result = launch(*arguments(steps=3, eval_every_steps=3))
     assert result.returncode == 0, result.stderr
-    assert "generating multi_mnist/1k" in result.stderr or "in all" in result.stdout
     assert "Downloading" not in result.stdout + result.stderr
     assert list(metrics(tmp_path / "run")) == [1, 2, 3]
     assert list(metrics(tmp_path / "run", "held_out_count_accuracy")) == [3]
@@ -77,18 +77,23 @@ def processes_of(start, arguments, **environment):
 
 def test_devices_and_processes_make_no_difference(arguments, launch, start, tmp_path):
     room = {"warmup": (30, 20), "batch_size": 8, "budget.slots": 10, "budget.places": 10.0}
+    room |= {"checkpoint_every_steps": 1}
     one = launch(*arguments(steps=3, workdir="one", **room))
     assert one.returncode == 0, one.stderr
     four = launch(*arguments(steps=3, workdir="four", **room), JAX_NUM_CPU_DEVICES="4")
     assert four.returncode == 0, four.stderr
     assert_same_training(tmp_path / "one", tmp_path / "four")
-    for steps in (2, 3):  # the second time from the first one's checkpoint
-        processes = processes_of(
-            start, arguments(steps=steps, workdir="two", **room), JAX_NUM_CPU_DEVICES="2"
-        )
-        for process in processes:
-            _, stderr = process.communicate(timeout=240)
-            assert process.returncode == 0, stderr
+    # Two processes take up what one has begun.
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for later in ("2", "3"):
+        shutil.rmtree(tmp_path / "two" / "checkpoints" / later)
+    processes = processes_of(
+        start, arguments(steps=3, workdir="two", **room), JAX_NUM_CPU_DEVICES="2"
+    )
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stderr
+        assert ("going on from step 1" in stdout) == (process is processes[0])
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
@@ -130,15 +135,28 @@ def test_a_signal_saves_and_says_how_to_go_on(number, arguments, start, tmp_path
     assert newest(run).step == max(metrics(run))
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.5, 3.0])
+@pytest.mark.parametrize("seconds", [0.8, 2.0])
 def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
     process = start(*arguments(steps=100_000))
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)
-    assert "Traceback" not in stderr or seconds < 1  # before the program's first line
-    assert "Segmentation" not in stderr
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted" in stderr or "asked to stop" in stdout  # on a fast machine
+    assert "Traceback" not in stderr
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_compiler(arguments, start):
+    process = start(*arguments(steps=100_000, warmup=(9, 9)), JAX_COMPILATION_CACHE_DIR="")
+    for line in process.stdout:
+        if line.startswith("compiling"):
+            break
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline().startswith("asked to stop")
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=5)
+    assert stdout.startswith("stopped at once")
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):

@@ -106,8 +106,14 @@ def test_a_scene_can_be_indexed_and_sliced():
     assert unmake(scene[[3, 0]]) == [SCENES[3], SCENES[0]]
     assert unmake(scene[np.array([True, False, False, True])]) == [SCENES[0], SCENES[3]]
     assert [unmake(one)[0] for one in scene] == list(SCENES)
-    with pytest.raises(IndexError, match="no scene 4 among 4"):
-        scene[4]
+    assert unmake(scene[jnp.argmax(scene.count)]) == [SCENES[3]]
+    picked = jax.jit(lambda scene, i: scene[i])(scene, 1)
+    assert unmake(picked) == [SCENES[1]]
+    for index in (4, [0, 9], -5):
+        with pytest.raises(IndexError, match=r"there is no scene .* among 4"):
+            scene[index]
+    with pytest.raises(TypeError, match="one axis"):
+        scene[0, 1]
 
 
 def test_a_scene_shows_itself_in_a_line():
@@ -129,6 +135,10 @@ def test_a_scene_survives_json():
         np.testing.assert_array_equal(before, after)
     with pytest.raises(ValueError, match="not a scene's dictionary: KeyError"):
         Scene.from_dict({"scenes": []})
+    between = scene.to_dict()
+    between["scenes"][0][0]["location"] = [1.7, 2]
+    with pytest.raises(ValueError, match="a location is a whole number"):
+        Scene.from_dict(between)
 
 
 @pytest.mark.parametrize(

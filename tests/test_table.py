@@ -60,7 +60,7 @@ def refusal(*found):
 
 def test_shipped_results_give_the_table_in_readme():
     files = sorted(str(path) for path in ROOT.glob("lavae_jax/weights/*/results*.json"))
-    written = table.write(files, "markdown").splitlines()
+    written = table.format_files(files, "markdown").splitlines()
     readme = (ROOT / "README.md").read_text().splitlines()
     start = readme.index(written[0])
     assert readme[start : start + len(written)] == written
@@ -247,13 +247,6 @@ def test_every_field_of_a_result_is_needed(field):
     assert f"it has no {field}" in refusal(found)
 
 
-def test_a_file_in_the_old_format_is_refused_with_its_renamings():
-    found = changed(splits={"test": {"neg_log_likelihood": 36.0, "gap_to_floor": 14.0}})
-    message = refusal(found)
-    assert "a.json is in the old format" in message
-    assert "neg_log_likelihood is now neg_bound, gap_to_floor is now gap_to_entropy" in message
-
-
 def test_a_result_without_test_is_refused():
     found = changed()
     del found["splits"]["test"]
@@ -273,17 +266,17 @@ def test_figures_must_be_finite_numbers(name, value):
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(table.TableError, match=r"missing\.json cannot be read: No such file"):
-        table.write([str(tmp_path / "missing.json")])
+        table.format_files([str(tmp_path / "missing.json")])
     with pytest.raises(table.TableError, match="cannot be read: Is a directory"):
-        table.write([str(tmp_path)])
+        table.format_files([str(tmp_path)])
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff")
     with pytest.raises(table.TableError, match="it is not text"):
-        table.write([str(tmp_path / "picture.png")])
+        table.format_files([str(tmp_path / "picture.png")])
 
 
 def test_no_files_at_all_are_answered_with_what_to_give():
     with pytest.raises(table.TableError, match=r"name the files that launch/evaluate\.py wrote"):
-        table.write([])
+        table.format_files([])
 
 
 # --- formats ------------------------------------------------------------------
@@ -343,6 +336,6 @@ def test_characters_with_a_meaning_in_latex_are_escaped_once():
 @pytest.mark.parametrize("form", table.FORMATS)
 def test_every_format_shows_a_mark_and_its_note(form, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(changed(num_samples=10)))
-    written = table.write([str(tmp_path / "a.json")], form)
+    written = table.format_files([str(tmp_path / "a.json")], form)
     assert "multi-MNIST-1k [1]" in written
     assert "[1] not comparable with the paper: importance samples: 10 instead of 100" in written

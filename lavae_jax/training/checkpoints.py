@@ -86,8 +86,8 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
         _sync_folder(folder)
     except Exception as error:  # Orbax reports a full disk in several ways
         shutil.rmtree(unfinished, ignore_errors=True)
-        whole = steps(folder)
-        kept = f"{folder / str(whole[-1])} is intact" if whole else "there is no earlier one"
+        earlier = newest_whole(folder)
+        kept = "there is no earlier one" if earlier is None else f"{earlier} is intact"
         raise CheckpointError(
             f"the checkpoint of step {checkpoint.step} could not be written to {folder} "
             f"({_first_line(error)}); {kept}"
@@ -132,21 +132,33 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
     return None
 
 
-def prune(folder: pathlib.Path, keep: int, metric: str) -> None:
-    """Deletes all but the newest `keep` and the one with the lowest `metric` of its meta.
+def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
+    """Deletes all but the last `keep` and the one with the lowest `metric` of its meta.
 
-    Damaged ones do not count, and stay for whoever wants to look at them.
+    `newest` is the step that was just saved. Later ones could not be read when the run was
+    taken up, so they do not count, and stay for whoever wants to look at them; the same
+    goes for damaged ones.
     """
     whole = {}
     for step in steps(folder):
-        with contextlib.suppress(CheckpointError):
-            whole[step] = _checked_meta(folder / str(step))
-    kept = set(sorted(whole)[-keep:])
+        if step <= newest:
+            with contextlib.suppress(CheckpointError):
+                whole[step] = _checked_meta(folder / str(step))
+    kept = set(sorted(whole)[-max(keep, 1) :])
     scores = {step: meta[metric] for step, meta in whole.items() if metric in meta}
     if scores:
         kept.add(min(scores, key=scores.get))
     for step in whole.keys() - kept:
         shutil.rmtree(folder / str(step))
+
+
+def newest_whole(folder: pathlib.Path) -> pathlib.Path | None:
+    """The newest checkpoint whose files are as they were written."""
+    for step in reversed(steps(folder)):
+        with contextlib.suppress(CheckpointError):
+            _checked_meta(folder / str(step))
+            return folder / str(step)
+    return None
 
 
 def _checked_meta(path: pathlib.Path) -> dict[str, Any]:

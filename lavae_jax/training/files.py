@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import jax
 import tensorboardX
@@ -36,12 +37,15 @@ class WorkdirError(Exception):
 
 
 def check(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """Refuses a folder that cannot be written, or that belongs to a run with another config."""
+    """Refuses a folder that cannot be written, is in use, or belongs to another config's run."""
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir():
         raise WorkdirError(f"--workdir={workdir}: {there} is a file, not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise WorkdirError(f"--workdir={workdir}: {there} cannot be written to")
+    if (workdir / ".lock").exists():
+        with (workdir / ".lock").open("a+") as opened:
+            _lock(opened, workdir)
     path = workdir / "config.json"
     if not path.exists():
         return
@@ -68,24 +72,27 @@ def claim(workdir: pathlib.Path, config: ConfigDict) -> Iterator["RunFiles"]:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = (workdir / ".lock").open("a+")
+        opened = (workdir / ".lock").open("a+")
     except OSError as error:
         raise WorkdirError(f"--workdir={workdir} cannot be written to: {error.strerror}") from error
-    with lock:  # which frees it, as does the end of the process, however it comes
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            raise WorkdirError(
-                f"{workdir} is in use by {lock.read() or 'another process'}. Wait for it, stop "
-                "it, or choose another --workdir"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        lock.flush()
-        check(workdir, config)
+    with opened:  # whose end frees the lock, as does the end of the process, however it comes
+        _lock(opened, workdir)
+        opened.truncate(0)
+        opened.write(f"process {os.getpid()} on {socket.gethostname()}")
+        opened.flush()
         with contextlib.closing(RunFiles(workdir)) as files:
             yield files
+
+
+def _lock(opened: TextIO, workdir: pathlib.Path) -> None:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        opened.seek(0)
+        raise WorkdirError(
+            f"{workdir} is in use by {opened.read() or 'another process'}. Wait for it, stop it, "
+            "or choose another --workdir"
+        ) from None
 
 
 class RunFiles:
@@ -101,7 +108,7 @@ class RunFiles:
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         checkpoints.save(self.checkpoints, checkpoint)
-        checkpoints.prune(self.checkpoints, keep, BEST)
+        checkpoints.prune(self.checkpoints, keep, BEST, newest=checkpoint.step)
 
     def open(self, config: ConfigDict, step: int) -> None:
         """Notes what the run is, and goes on with its metrics after `step`."""
@@ -121,10 +128,10 @@ class RunFiles:
             self._events.add_scalar(name, value, step)
         self._events.flush()
 
-    def write_picture(self, step: int, figure: Figure) -> None:
+    def write_picture(self, step: int, draw: Callable[[], Figure]) -> None:
         path = self.workdir / "pictures" / f"step_{step:08}.png"
         path.parent.mkdir(exist_ok=True)
-        figures.save(figure, path)
+        figures.save(draw(), path)
 
     def print(self, text: str) -> None:
         """For the console of the process that writes."""
@@ -151,7 +158,7 @@ class NoFiles(RunFiles):
     def write(self, step, values):
         pass
 
-    def write_picture(self, step, figure):
+    def write_picture(self, step, draw):
         pass
 
     def print(self, text):
@@ -159,11 +166,13 @@ class NoFiles(RunFiles):
 
 
 def read_metrics(path: pathlib.Path) -> list[dict]:
-    """The lines of metrics.jsonl, without one that a crash cut off."""
+    """The lines of metrics.jsonl, without what a crash cut off."""
     records = []
     for line in path.read_text().splitlines():
         with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
+            record = json.loads(line)
+            if isinstance(record, dict) and "step" in record:
+                records.append(record)
     return records
 
 

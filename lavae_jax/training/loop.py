@@ -110,6 +110,8 @@ class Run:
         """Goes to the newest checkpoint, if there is one; the same in every process."""
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
+        if found is not None:
+            checkpoints.unflatten(found.arrays, like)  # before others are told of it
         if jax.process_count() > 1:
             found = _broadcast(found, like)
         if found is not None:
@@ -118,6 +120,11 @@ class Run:
                 raise TrainingError(
                     f"the checkpoints in {self.files.checkpoints} are those of a run with another "
                     f"seed than config.seed={self.config.seed}. Choose another --workdir"
+                )
+            if "data" not in found.meta:
+                raise TrainingError(
+                    f"step {found.step} in {self.files.checkpoints} was not written by a run: "
+                    "meta.json does not say where in the data it stopped"
                 )
             self.batches.set_state(found.meta["data"])
             self.state, self.step = tree["state"], found.step
@@ -188,8 +195,7 @@ class Run:
         values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
         wrong = [name for name, value in values.items() if not np.isfinite(value)]
         if wrong:
-            whole = checkpoints.steps(self.files.checkpoints)
-            good = self.files.checkpoints / str(whole[-1]) if whole else "there is none yet"
+            good = checkpoints.newest_whole(self.files.checkpoints) or "there is none yet"
             raise TrainingError(
                 f"step {step:,}: {', '.join(wrong)} not finite. Nothing was overwritten; "
                 f"the last good checkpoint: {good}"
@@ -203,7 +209,7 @@ class Run:
 
     def _evaluate(self) -> None:
         self.held_out = self.evaluation.metrics(self.state)
-        self.files.write_picture(self.step, self.evaluation.picture(self.state))
+        self.files.write_picture(self.step, lambda: self.evaluation.picture(self.state))
         self.files.write(self.step, {f"held_out_{k}": v for k, v in self.held_out.items()})
         self._clock.pause(self.step)
 

@@ -2,34 +2,54 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 
 class StopRequest:
-    """Notes SIGTERM and SIGINT, so that the loop can finish its step first."""
+    """Notes SIGTERM and SIGINT, so that the loop can finish its step first.
+
+    Python's own handlers wait until XLA returns, which may be after minutes of compilation.
+    So a thread is woken by each signal: it answers at once, and a second Ctrl-C ends the
+    process, whatever it is doing.
+    """
 
     def __init__(self):
         self.signal: int | None = None
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "StopRequest":
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        self._waker, self._previous_waker = waker, signal.set_wakeup_fd(waker)
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._note)
+            self._previous[number] = signal.signal(number, lambda number, frame: None)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_waker)
+        os.close(self._waker)  # which ends the thread
+        self._thread.join()
+        os.close(self._woken)
 
-    def _note(self, number, _frame):
+    def _listen(self) -> None:
+        while number := os.read(self._woken, 1):
+            if number[0] in self._previous:
+                self._note(number[0])
+
+    def _note(self, number: int) -> None:
         if self.signal is not None and number == signal.SIGINT:
             _print("stopped at once; the newest checkpoint is whole")
-            os._exit(128 + number)  # whatever XLA is doing in other threads
+            os._exit(128 + number)
         self.signal = number
         again = " (Ctrl-C once more: at once, without it)" if number == signal.SIGINT else ""
         _print(f"asked to stop: the step is finished and a checkpoint written first{again}")
 
 
 def _print(text: str) -> None:
-    """Not by print, whose lock the interrupted code may hold."""
+    """Not by print, whose lock the other thread may hold."""
     os.write(1, f"{text}\n".encode())

@@ -71,7 +71,10 @@ class Reconstruction(NamedTuple):
 
 
 def make(config: ConfigDict) -> Task:
-    return {"lavae": _lavae, "baseline": _baseline}[config.kind](config)
+    tasks = {"lavae": _lavae, "baseline": _baseline}
+    if config.kind not in tasks:
+        raise ValueError(f"config.kind={config.kind!r}: there are 'lavae', 'baseline'")
+    return tasks[config.kind](config)
 
 
 # --- LAVAE -------------------------------------------------------------------
