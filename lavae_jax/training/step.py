@@ -1,6 +1,6 @@
 """One step of training and of evaluation, pmapped over all devices of all processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -14,6 +14,7 @@ from lavae_jax import model
 from lavae_jax.training.tasks import Phase, Task
 
 AXIS = "devices"
+Devices = Sequence[jax.Device]  # all of them, if not given
 
 
 class TrainState(NamedTuple):
@@ -48,7 +49,9 @@ def _put(params: dict, part: str, value: Any) -> dict:
     return {**params, name: _put(params[name], rest, value) if rest else value}
 
 
-def make_train_step(task: Task, phase: Phase, key: chex.PRNGKey) -> Callable:
+def make_train_step(
+    task: Task, phase: Phase, key: chex.PRNGKey, devices: Devices | None = None
+) -> Callable:
     """(state, images, stop), each with a leading axis of devices -> (state, metrics).
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
@@ -84,10 +87,10 @@ def make_train_step(task: Task, phase: Phase, key: chex.PRNGKey) -> Callable:
         metrics["stop"] = lax.pmax(stop, AXIS)
         return kept._replace(step=state.step + 1), metrics
 
-    return jax.pmap(train_step, axis_name=AXIS, donate_argnums=0)
+    return jax.pmap(train_step, axis_name=AXIS, donate_argnums=0, devices=devices)
 
 
-def make_eval_step(task: Task, key: chex.PRNGKey) -> Callable:
+def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None) -> Callable:
     """(params, batch_stats, batch, number of the batch) -> sums over all images."""
     evaluate = model.bind(task.evaluate, task.module((), AXIS))
 
@@ -99,7 +102,7 @@ def make_eval_step(task: Task, key: chex.PRNGKey) -> Callable:
         sums = {k: jnp.sum(jnp.where(batch["valid"], v, 0)) for k, v in metrics.items()}
         return lax.psum({**sums, "images": valid.sum()}, AXIS)
 
-    return jax.pmap(eval_step, axis_name=AXIS)
+    return jax.pmap(eval_step, axis_name=AXIS, devices=devices)
 
 
 def _keys_of_images(key: chex.PRNGKey, batch: jax.Array, size: int) -> chex.PRNGKey:

@@ -1,0 +1,68 @@
+"""Compiles the programs of a run for accelerators that are not there.
+
+    python launch/compile_check.py --config=configs/mnist1k.py --topology=v5e:2x2,v4:2x2x4
+    python launch/compile_check.py --config=configs/mnist1k.py:cpu --platform=cuda
+
+For each phase's training step and for the evaluation: the seconds that the TPU's own
+compiler takes, and by its account, for each device and step, arithmetic, bytes to and
+from memory, bytes sent to other devices, and the memory needed against that of the chip.
+The time of a step is the least that these allow (roofline; the compiler counts a loop's
+body once, and small channels do not fill a matrix unit, so real steps take longer). With
+--platform=cuda the steps are lowered, which shows that each operation exists there.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is run
+
+import _program
+from absl import flags
+from ml_collections import config_flags
+
+import datasets
+from lavae_jax.training import compile_check
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
+TOPOLOGY = flags.DEFINE_list("topology", ["v5e:2x2"], "Slices of TPUs, separated by commas.")
+PLATFORM = flags.DEFINE_enum("platform", "tpu", ["tpu", "cuda", "rocm"], "What to compile for.")
+PHASE = flags.DEFINE_list("phase", [], "Only these programs [all phases and evaluation].")
+flags.mark_flag_as_required("config")
+
+COLUMNS = ("config", "for", "program", "compiled in", "GFLOP", "MB moved", "MB sent")
+COLUMNS += ("MB of memory", "of the chip's", "step, at least")
+
+
+def row(name: str, topology: str, program: str, report, chip) -> str:
+    share = f"{report.memory / chip.memory:.1%}" if chip else "?"
+    least = f"{1e3 * report.least_seconds(chip):.2f} ms" if chip else "?"
+    cells = [name, topology, program, f"{report.seconds:.0f} s", f"{report.flops / 1e9:.2f}"]
+    cells += [f"{n / 1e6:.1f}" for n in (report.bytes_moved, report.bytes_sent, report.memory)]
+    return "| " + " | ".join([*cells, share, least]) + " |"
+
+
+def main():
+    config = CONFIG.value
+    name = f"{config.name}:{config.recipe}"
+    builder = datasets.make_builder(**datasets.options(config.dataset))
+    canvas = (builder.builder_config.canvas,) * 2
+    wanted = [
+        program
+        for program in compile_check.programs(config, canvas)
+        if not PHASE.value or program.name in PHASE.value
+    ]
+    if PLATFORM.value != "tpu":
+        for program in wanted:
+            count = compile_check.lower_for(program, PLATFORM.value)
+            print(f"{name} {program.name}: {count} operations lowered for {PLATFORM.value}")
+        return
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
+    for topology in TOPOLOGY.value:
+        devices = compile_check.tpu_devices(topology)
+        chip = compile_check.CHIPS.get(devices[0].device_kind)
+        for program in wanted:
+            report = compile_check.compile_for(program, devices)
+            print(row(name, topology, program.name, report, chip), flush=True)
+
+
+if __name__ == "__main__":
+    _program.run(main, compile_check.CompileCheckError)

@@ -1,0 +1,185 @@
+"""The programs of a run, compiled for devices that are not there.
+
+The package libtpu brings the TPU's own compiler to any machine. What it is given here are
+the very steps that a pod would run; what it says of them are its own figures, and a time
+made of them by the roofline model.
+"""
+
+import importlib.metadata
+import importlib.util
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from lavae_jax.training import step as steps
+from lavae_jax.training import tasks
+
+
+class CompileCheckError(Exception):
+    """The check cannot be made; the message says why and what to do."""
+
+
+class Chip(NamedTuple):
+    flops: float  # a second, bfloat16
+    bandwidth: float  # bytes a second, to its memory
+    memory: float  # bytes
+
+
+# By device_kind. From the pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of Cloud TPU's
+# documentation.
+CHIPS = {
+    "TPU v4": Chip(275e12, 1228e9, 32e9),
+    "TPU v5 lite": Chip(197e12, 819e9, 16e9),
+    "TPU v5": Chip(459e12, 2765e9, 95e9),
+    "TPU v6 lite": Chip(918e12, 1640e9, 32e9),
+}
+
+
+class Program(NamedTuple):
+    """make(devices) -> the pmapped function of a step, and the shapes of its arguments."""
+
+    name: str
+    make: Callable[[Sequence[Any] | None], Callable]
+    arguments: Callable[[int], tuple]  # of the number of devices
+
+
+class Report(NamedTuple):
+    """Of each device, for one step."""
+
+    seconds: float  # to compile
+    flops: float
+    bytes_moved: float  # to and from its memory
+    bytes_sent: float  # to other devices
+    memory: float  # arguments, results and temporaries
+
+    def least_seconds(self, chip: Chip) -> float:
+        """The roofline: arithmetic or memory, whatever takes longer."""
+        return max(self.flops / chip.flops, self.bytes_moved / chip.bandwidth)
+
+
+def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
+    """Every step that a run compiles: one for each phase, and that of the evaluation."""
+    task, key = tasks.make(config), jax.random.key(0)
+    state = jax.eval_shape(lambda: steps.init_state(task, key))
+
+    def stacked(devices: int, tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((devices, *a.shape), a.dtype), tree)
+
+    def images(devices: int) -> jax.ShapeDtypeStruct:
+        if config.batch_size % devices:
+            raise CompileCheckError(
+                f"config.batch_size={config.batch_size} cannot be split over {devices} devices; "
+                "set a multiple"
+            )
+        each = config.batch_size // devices
+        shape = (devices, each, *canvas, config.model.channels)
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    def number(devices: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((devices,), jnp.int32)
+
+    def train_arguments(devices: int) -> tuple:
+        return stacked(devices, state), images(devices), number(devices)
+
+    def eval_arguments(devices: int) -> tuple:
+        x = images(devices)
+        batch = {
+            "image": x,
+            "count": jax.ShapeDtypeStruct(x.shape[:2], jnp.int32),
+            "valid": jax.ShapeDtypeStruct(x.shape[:2], bool),
+        }
+        weights = stacked(devices, (state.params, state.batch_stats))
+        return *weights, batch, number(devices)
+
+    for phase in task.phases:
+        if phase.end != 0:
+            yield Program(
+                phase.name,
+                lambda devices, phase=phase: steps.make_train_step(task, phase, key, devices),
+                train_arguments,
+            )
+    yield Program(
+        "evaluation", lambda devices: steps.make_eval_step(task, key, devices), eval_arguments
+    )
+
+
+def tpu_devices(topology: str) -> list[Any]:
+    """The devices of a topology such as v5e:2x2, which need not be there."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise CompileCheckError(
+            "the TPU's compiler is not installed. Put it into a folder of its own, so that "
+            "training does not look for a TPU: pip install --target=FOLDER "
+            f"'{_libtpu_requirement()}', and set PYTHONPATH=FOLDER"
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    from jax.experimental import topologies  # which looks for libtpu
+
+    try:
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
+    except Exception as error:  # of many kinds, by the compiler's mood
+        first = str(error).strip().splitlines()[0]
+        raise CompileCheckError(
+            f"there is no topology {topology!r} ({first}); v5e:2x2 and v4:2x2x4 are two"
+        ) from error
+
+
+def _libtpu_requirement() -> str:
+    """What this version of jax asks for."""
+    requires = importlib.metadata.requires("jax") or ()
+    wanted = [r.partition(";")[0].strip() for r in requires if r.startswith("libtpu")]
+    return wanted[0] if wanted else "libtpu"
+
+
+def compile_for(program: Program, devices: Sequence[Any]) -> Report:
+    step = program.make(devices)
+    lowered = step.lower(*program.arguments(len(devices)))
+    before = time.monotonic()
+    compiled = lowered.compile()
+    seconds = time.monotonic() - before
+    cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    cost = cost[0] if isinstance(cost, list) else cost
+    return Report(
+        seconds,
+        cost.get("flops", 0.0),
+        cost.get("bytes accessed", 0.0),
+        bytes_sent(compiled.as_text()),
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes,
+    )
+
+
+_COLLECTIVE = re.compile(
+    r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all)(?:-start)?\("
+)
+_SHAPE = re.compile(r"([a-z]+[0-9]+|pred)\[([0-9,]*)\]")
+
+
+def bytes_sent(program: str) -> int:
+    """The sizes of what collectives give, in a compiled program's text."""
+    total = 0
+    for line in program.splitlines():
+        if found := _COLLECTIVE.search(line):
+            for kind, shape in _SHAPE.findall(found.group(1)):
+                bits = 8 if kind == "pred" else int(re.sub("[a-z]", "", kind))
+                total += bits // 8 * math.prod(int(n) for n in shape.split(",") if n)
+    return total
+
+
+def lower_for(program: Program, platform: str) -> int:
+    """Lowers the step for a platform whose compiler is not here; returns the number of
+    operations. It fails if one of them cannot be lowered."""
+    step = jax.jit(program.make(None))
+    exported = jax.export.export(step, platforms=[platform])(
+        *program.arguments(jax.local_device_count())
+    )
+    return exported.mlir_module().count("stablehlo.")
