@@ -1,8 +1,9 @@
 """What every program begins with. It is imported first.
 
-It lets `python launch/<program>.py` find the project's packages from any folder, makes
-Ctrl-C end the program with a word instead of a traceback, even while it starts, and turns
-expected errors into one sentence.
+It lets `python launch/<program>.py` find the project's packages from any folder, sets
+XLA's flags, makes Ctrl-C end the program with a word instead of a traceback, even while it
+starts, keeps what was compiled for the next start, and turns expected errors into one
+sentence.
 """
 
 import os
@@ -21,6 +22,10 @@ def _leave(number, _frame):
 signal.signal(signal.SIGINT, _leave)
 sys.path.insert(0, str(ROOT))
 
+import _xla
+
+_xla.set_flags()
+
 import jax
 from absl import app, flags, logging
 
@@ -29,6 +34,11 @@ from datasets.multi_mnist.digits import SourceError
 from lavae_jax.input_pipeline import DataError
 from lavae_jax.training.checkpoints import CheckpointError
 
+CACHE = flags.DEFINE_bool(
+    "compilation_cache",
+    True,
+    "Keep compiled programs in the user's cache folder (or JAX_COMPILATION_CACHE_DIR).",
+)
 EXPECTED = (OSError, DataError, CheckpointError, SourceError)
 EXPECTED += (datasets.DatasetError, datasets.BuildError)
 
@@ -42,6 +52,7 @@ def run(main, *more_expected: type[Exception], positional: bool = False) -> None
 
     def checked(argv: list[str]) -> int | None:
         logging.set_verbosity(logging.WARNING)
+        _keep_what_is_compiled()
         if len(argv) > 1 and not positional:
             raise app.UsageError(f"unexpected argument {argv[1]!r}")
         try:
@@ -52,7 +63,17 @@ def run(main, *more_expected: type[Exception], positional: bool = False) -> None
                 os._exit(1)  # the usual way out waits for the other processes, and they for us
             return 1
 
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
     app.run(checked, flags_parser=_parse)
+
+
+def _keep_what_is_compiled() -> None:
+    if not CACHE.value:
+        jax.config.update("jax_enable_compilation_cache", False)
+    elif not jax.config.jax_compilation_cache_dir:
+        home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(home) / "lavae_jax"))
 
 
 def _parse(argv: list[str]) -> list[str]:

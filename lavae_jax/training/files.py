@@ -29,6 +29,7 @@ from lavae_jax.training.checkpoints import Checkpoint
 FREE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
 FREE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 BEST = "held_out_neg_elbo"  # the checkpoint with the lowest is kept
 
 
@@ -216,4 +217,5 @@ def _environment() -> dict:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "devices": [str(d) for d in jax.devices()],
         "num_processes": jax.process_count(),
+        "compiler_flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
     }
