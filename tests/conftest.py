@@ -1,7 +1,9 @@
+import json
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -78,6 +80,24 @@ class Finished(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+@pytest.fixture
+def launch_all(monkeypatch):
+    """Runs programs of launch/ that end soon, one after the other; see `forks`."""
+
+    def run(*cases: Sequence[str], **environment: str) -> list[Finished]:
+        result = subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "forks.py")],
+            input=json.dumps(cases),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env={**os.environ, **environment},
+        )
+        return [Finished(*case) for case in json.loads(result.stdout)]
+
+    return run
 
 
 @pytest.fixture

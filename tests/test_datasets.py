@@ -263,27 +263,28 @@ def test_two_builds_of_the_same_data_set_do_not_meet(tmp_path, start):
     assert len(input_pipeline.open_split(builder, "train")) == 3_000
 
 
-def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, launch):
+MISTAKES = [
+    (["--dataset=nothing"], "no data set is called 'nothing'"),
+    (["--set=canvas=big"], "'canvas=big' is not field=number"),
+    (["word"], "unexpected argument 'word'"),
+    (["--mnist_dir=/nowhere"], "/nowhere: the folder does not exist"),
+    (["--data_dir={tmp}/file/data"], "error: cannot write to {tmp}/file/data"),
+]
+
+
+def test_mistakes_are_explained(tmp_path, launch_all):
     (tmp_path / "file").write_text("")
-    result = launch("build_data.py", f"--data_dir={tmp_path}/file/data")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(f"error: cannot write to {tmp_path}/file/data")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dataset=nothing"], "no data set is called 'nothing'"),
-        (["--set=canvas=big"], "'canvas=big' is not field=number"),
-        (["word"], "unexpected argument 'word'"),
-        (["--mnist_dir=/nowhere"], "/nowhere: the folder does not exist"),
-    ],
-)
-def test_bad_flags_are_explained(tmp_path, launch, arguments, message):
-    result = launch("build_data.py", f"--data_dir={tmp_path}", *arguments)
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    data_dir = f"--data_dir={tmp_path}"
+    results = launch_all(
+        *(
+            ["build_data.py", data_dir, *(word.format(tmp=tmp_path) for word in arguments)]
+            for arguments, _ in MISTAKES
+        )
+    )
+    for (arguments, message), result in zip(MISTAKES, results, strict=True):
+        assert message.format(tmp=tmp_path) in result.stderr, arguments
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
 
 
 def test_a_grid_of_scenes_is_written(tmp_path, launch, builder):

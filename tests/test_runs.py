@@ -31,18 +31,6 @@ def arguments(data_dir, tmp_path):
     return make
 
 
-def test_a_run_from_the_command_line_leaves_its_files(arguments, launch, tmp_path):
-    result = launch(*arguments(steps=3, eval_every_steps=3))
-    assert result.returncode == 0, result.stderr
-    assert "Downloading" not in result.stdout + result.stderr
-    assert list(metrics(tmp_path / "run")) == [1, 2, 3]
-    assert list(metrics(tmp_path / "run", "held_out_count_accuracy")) == [3]
-    assert newest(tmp_path / "run").step == 3
-    assert "--config.num_train_steps=3" in " ".join(
-        json.loads((tmp_path / "run" / "environment.json").read_text())["command"]
-    )
-
-
 # --- devices and processes ---------------------------------------------------
 
 
@@ -78,8 +66,13 @@ def processes_of(start, arguments, **environment):
 def test_devices_and_processes_make_no_difference(arguments, launch, start, tmp_path):
     room = {"warmup": (30, 20), "batch_size": 8, "budget.slots": 10, "budget.places": 10.0}
     room |= {"checkpoint_every_steps": 1}
-    one = launch(*arguments(steps=3, workdir="one", **room))
+    one = launch(*arguments(steps=3, workdir="one", eval_every_steps=3, **room))
     assert one.returncode == 0, one.stderr
+    assert "Downloading" not in one.stdout + one.stderr
+    assert list(metrics(tmp_path / "one", "held_out_count_accuracy")) == [3]
+    environment = json.loads((tmp_path / "one" / "environment.json").read_text())
+    assert "--config.num_train_steps=3" in environment["command"]
+    assert "xla_cpu_experimental_ynn_fusion_type=" in environment["compiler_flags"]["XLA_FLAGS"]
     four = launch(*arguments(steps=3, workdir="four", **room), JAX_NUM_CPU_DEVICES="4")
     assert four.returncode == 0, four.stderr
     assert_same_training(tmp_path / "one", tmp_path / "four")
@@ -192,31 +185,39 @@ def test_a_full_disk_ends_the_run_with_a_message(arguments, launch, tmp_path):
 # --- mistakes ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--config.batch_sise=3"], "'batch_sise' Did you mean \"batch_size\""),
-        (["--config.batch_size=many"], "batch_size"),
-        (["--config=configs/mnist1k.py:gpu"], "there is no recipe 'gpu'; there are paper, cpu"),
-        (["--config=mnist1k"], "there is no such file; there are configs/baseline_dsprites.py"),
-        (["--config.dataset.name=mnist"], "'mnist'"),
-        (["--config.dataset.held_out=5000"], "held_out=5000"),
-        (["--config.model.channels=3"], "channels=3"),
-        (["--config.model.appearance.network=foo"], "there are 'residual', 'dense'"),
-        (["--config.dataset.overrides=canvas"], "'canvas' in 'canvas' is not field=number"),
-        (["--coordinator=127.0.0.1:1"], "--num_processes and --process_id missing"),
-        (["word"], "unexpected argument 'word'"),
-    ],
-)
-def test_bad_flags_are_explained(arguments, launch, tmp_path, flags, message):
-    result = launch(*arguments(), *flags)
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+MISTAKES = [
+    (["--config.batch_sise=3"], "'batch_sise' Did you mean \"batch_size\""),
+    (["--config.batch_size=many"], "batch_size"),
+    (["--config.batch_size=0"], "config.batch_size=0 must be at least 1"),
+    (["--config=configs/mnist1k.py:gpu"], "there is no recipe 'gpu'; there are paper, cpu"),
+    (["--config=mnist1k"], "there is no such file; there are configs/baseline_dsprites.py"),
+    (["--config.dataset.name=mnist"], "'mnist'"),
+    (["--config.dataset.held_out=5000"], "held_out=5000"),
+    (["--config.model.channels=3"], "channels=3"),
+    (["--config.model.appearance.network=foo"], "there are 'residual', 'dense'"),
+    (["--config.model.latent_size=0"], "latent_size=0 must be at least 1"),
+    (["--config.kind=forest"], "config.kind='forest': there are 'lavae', 'baseline'"),
+    (["--config.dataset.overrides=canvas"], "'canvas' in 'canvas' is not field=number"),
+    (["--coordinator=127.0.0.1:1"], "--num_processes and --process_id missing"),
+    (["word"], "unexpected argument 'word'"),
+    (["--workdir=README.md"], "README.md is a file, not a folder"),
+]
+
+
+def test_mistakes_are_explained(arguments, launch_all, tmp_path):
+    results = launch_all(*([*arguments(), *flags] for flags, _ in MISTAKES))
+    for (flags, message), result in zip(MISTAKES, results, strict=True):
+        assert message in result.stderr, flags
+        assert result.returncode == 1, flags
+        assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()  # so the corrected command can start
 
 
-@pytest.mark.parametrize("program", ["build_data", "demo", "evaluate", "figures", "show_data"])
-def test_help_shows_the_flags_that_programs_share(launch, program):
-    shared = "--data_dir" if program != "demo" else "--checkpoint"
-    assert shared in launch(f"{program}.py", "--help").stdout
+def test_help_shows_the_flags_that_programs_share(launch_all):
+    programs = ("build_data", "demo", "evaluate", "figures", "show_data")
+    results = launch_all(*([f"{program}.py", "--help"] for program in programs))
+    for program, result in zip(programs, results, strict=True):
+        assert "--data_dir" in result.stdout, program
+        assert "--mnist_dir" in result.stdout
+        assert "--[no]compilation_cache" in result.stdout
+        assert ("--checkpoint" in result.stdout) == (program in ("demo", "evaluate", "figures"))

@@ -1,0 +1,46 @@
+"""Runs programs of launch/ in forks of one process, which has imported what is slow to import.
+
+Reads a list of [program, argument, ...] from standard input; writes one of [exit code,
+standard output, standard error]. For programs that end before they compute anything.
+"""
+
+import json
+import os
+import pathlib
+import runpy
+import sys
+import tempfile
+
+LAUNCH = pathlib.Path(__file__).resolve().parents[1] / "launch"
+sys.path.insert(0, str(LAUNCH))
+
+import _program  # noqa: F401
+import orbax.checkpoint  # noqa: F401
+
+from lavae_jax import gallery  # noqa: F401
+from lavae_jax.training import loop  # noqa: F401
+
+
+def run(program: str, *arguments: str) -> tuple[int, str, str]:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        child = os.fork()
+        if not child:
+            os.dup2(out.fileno(), 1)
+            os.dup2(error.fileno(), 2)
+            sys.argv = [str(LAUNCH / program), *arguments]
+            try:
+                runpy.run_path(sys.argv[0], run_name="__main__")
+            except SystemExit as end:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(end.code or 0)  # the usual way out takes a second
+        _, status = os.waitpid(child, 0)
+        texts = []
+        for file in (out, error):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return os.waitstatus_to_exitcode(status), *texts
+
+
+if __name__ == "__main__":
+    json.dump([run(*case) for case in json.load(sys.stdin)], sys.stdout)
