@@ -6,6 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "launch"))
+
+import _xla
+
+_xla.set_flags()  # as programs do, so that tests and programs share what is compiled
+
 import jax
 import pytest
 
@@ -13,7 +20,6 @@ import datasets
 
 jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they run
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
 
 
@@ -48,9 +54,9 @@ def _compilation_cache(tmp_path_factory):
     """Runs that differ in nothing that is compiled share it, also across processes."""
     folder = tmp_path_factory.getbasetemp().parent / "compiled"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def tpu_devices(topology: str) -> list[Any]:
         raise CompileCheckError(
             "the TPU's compiler is not installed. Put it into a folder of its own, so that "
             "training does not look for a TPU: pip install --target=FOLDER "
-            f"'{_libtpu_requirement()}', and set PYTHONPATH=FOLDER"
+            f"'{libtpu_requirement()}', and set PYTHONPATH=FOLDER"
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     from jax.experimental import topologies  # which looks for libtpu
@@ -131,7 +131,7 @@ def tpu_devices(topology: str) -> list[Any]:
         ) from error
 
 
-def _libtpu_requirement() -> str:
+def libtpu_requirement() -> str:
     """What this version of jax asks for."""
     requires = importlib.metadata.requires("jax") or ()
     wanted = [r.partition(";")[0].strip() for r in requires if r.startswith("libtpu")]

@@ -1,0 +1,66 @@
+"""The steps of a run, compiled by the TPU's own compiler where there is no TPU."""
+
+import importlib.util
+import os
+
+import micro
+import pytest
+from conftest import ROOT
+
+from lavae_jax.training import compile_check
+from lavae_jax.training.compile_check import Chip, Report
+
+# A folder that holds libtpu, for which jax would look at every start if it were installed.
+LIBTPU = os.environ.get("LAVAE_LIBTPU")
+
+
+@pytest.mark.skipif(not LIBTPU, reason="LAVAE_LIBTPU names no folder with libtpu")
+def test_the_tiny_recipe_compiles_for_a_tpu(launch, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    result = launch("compile_check.py", "--config=configs/mnist1k.py:tiny", PYTHONPATH=LIBTPU)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split(" | ") for line in result.stdout.splitlines() if "v5e:2x2" in line]
+    assert [row[2] for row in rows] == ["warm-up", "elbo", "evaluation"]
+    for row in rows:
+        assert float(row[3].removesuffix(" s")) < 90
+        assert float(row[4]) > 0  # GFLOP
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here"
+)
+def test_without_the_compiler_one_sentence_says_what_to_install():
+    with pytest.raises(compile_check.CompileCheckError, match=r"pip install --target=\S+ 'libtpu"):
+        compile_check.tpu_devices("v5e:2x2")
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "cpu"])
+def test_every_operation_can_be_lowered_for_gpus(recipe):
+    config = micro.config(recipe=recipe, warmup=(1, 1))
+    names = []
+    for program in compile_check.programs(config, (24, 24)):
+        assert compile_check.lower_for(program, "cuda") > 100
+        names.append(program.name)
+    phases = {"tiny": ["warm-up", "elbo"], "cpu": ["auxiliary", "peaks", "appearance"]}
+    assert names == [*phases[recipe], "evaluation"]
+
+
+def test_a_batch_that_the_slice_cannot_split_is_refused():
+    program = next(compile_check.programs(micro.config(), (24, 24)))
+    with pytest.raises(compile_check.CompileCheckError, match=r"batch_size=4 .* over 16 devices"):
+        program.arguments(16)
+
+
+def test_what_collectives_send_is_read_off_the_program():
+    program = """
+      %all-reduce.1 = (f32[3,4]{1,0}, bf16[10]{0}) all-reduce(%a, %b), to_apply=%add
+      %all-reduce-start = f32[] all-reduce-start(%c), to_apply=%add
+      %fusion = f32[99]{0} fusion(%all-reduce.1)
+    """
+    assert compile_check.bytes_sent(program) == 4 * 12 + 2 * 10 + 4
+
+
+def test_the_least_time_is_that_of_arithmetic_or_of_memory():
+    chip = Chip(flops=100.0, bandwidth=10.0, memory=1.0)
+    assert Report(0, 200.0, 5.0, 0, 0).least_seconds(chip) == 2.0
+    assert Report(0, 50.0, 30.0, 0, 0).least_seconds(chip) == 3.0
