@@ -10,7 +10,7 @@ import os
 import pathlib
 
 # YNNPACK, which XLA uses on CPUs by default, makes convolutions and their gradients 1.6 to
-# 2.1 times as slow as XLA's own (README, "Speed").
+# 2.1 times as slow as XLA's own (docs/platforms.md).
 CPU = "--xla_cpu_experimental_ynn_fusion_type="
 # The TPU's compiler tries tilings of each convolution until one is this near to the ideal. At
 # its default of 1 that takes four to five times as long, for steps that are 7 % faster by its

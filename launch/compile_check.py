@@ -29,7 +29,7 @@ PHASE = flags.DEFINE_list("phase", [], "Only these programs [all phases and eval
 flags.mark_flag_as_required("config")
 
 COLUMNS = ("config", "for", "program", "compiled in", "GFLOP", "MB moved", "MB sent")
-COLUMNS += ("MB of memory", "of the chip's", "step, at least")
+COLUMNS += ("MB of memory", "of the device's", "step, at least")
 
 
 def row(name: str, topology: str, program: str, report, chip) -> str:
@@ -58,7 +58,7 @@ def main():
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
     for topology in TOPOLOGY.value:
         devices = compile_check.tpu_devices(topology)
-        chip = compile_check.CHIPS.get(devices[0].device_kind)
+        chip = compile_check.chip_of(devices)
         for program in wanted:
             report = compile_check.compile_for(program, devices)
             print(row(name, topology, program.name, report, chip), flush=True)

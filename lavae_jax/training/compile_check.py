@@ -119,7 +119,8 @@ def tpu_devices(topology: str) -> list[Any]:
             "training does not look for a TPU: pip install --target=FOLDER "
             f"'{libtpu_requirement()}', and set PYTHONPATH=FOLDER"
         )
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no server to ask about a TPU
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing is run, so nothing clashes
     from jax.experimental import topologies  # which looks for libtpu
 
     try:
@@ -129,6 +130,13 @@ def tpu_devices(topology: str) -> list[Any]:
         raise CompileCheckError(
             f"there is no topology {topology!r} ({first}); v5e:2x2 and v4:2x2x4 are two"
         ) from error
+
+
+def chip_of(devices: Sequence[Any]) -> Chip | None:
+    """What each device has; where a chip is two devices, half of the chip. None if unknown."""
+    chip = CHIPS.get(devices[0].device_kind)
+    cores = 1 + max(device.core_on_chip for device in devices)
+    return chip and Chip(*(figure / cores for figure in chip))
 
 
 def libtpu_requirement() -> str:
@@ -141,6 +149,7 @@ def libtpu_requirement() -> str:
 def compile_for(program: Program, devices: Sequence[Any]) -> Report:
     step = program.make(devices)
     lowered = step.lower(*program.arguments(len(devices)))
+    jax.config.update("jax_enable_compilation_cache", False)  # it is the compiler that is timed
     before = time.monotonic()
     compiled = lowered.compile()
     seconds = time.monotonic() - before
