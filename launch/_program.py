@@ -56,12 +56,17 @@ def run(main, *more_expected: type[Exception], positional: bool = False) -> None
         if len(argv) > 1 and not positional:
             raise app.UsageError(f"unexpected argument {argv[1]!r}")
         try:
-            return main(argv[1:]) if positional else main()
+            code = main(argv[1:]) if positional else main()
         except expected as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             if jax.distributed.is_initialized():
                 os._exit(1)  # the usual way out waits for the other processes, and they for us
             return 1
+        if jax.distributed.is_initialized():
+            return code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)  # all files are closed, and taking the interpreter down takes a second
 
     for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
