@@ -110,8 +110,6 @@ class Run:
         """Goes to the newest checkpoint, if there is one; the same in every process."""
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
-        if found is not None:
-            checkpoints.unflatten(found.arrays, like)  # before others are told of it
         if jax.process_count() > 1:
             found = _broadcast(found, like)
         if found is not None:
@@ -174,15 +172,14 @@ class Run:
         """Starts a step, and waits for the one before."""
         images = next(self.batches)["image"]
         stop = np.full(jax.local_device_count(), asked, np.int32)
-        if phase.name != self._phase:
+        is_new, before = phase.name != self._phase, time.monotonic()
+        if is_new:
             self._phase = phase.name
             self._train_step = steps.make_train_step(self.task, phase, self._train_key)
             self.files.print(f"compiling the step of phase {phase.name} ...")
-            before = time.monotonic()
-            self.state, metrics = self._train_step(self.state, images, stop)
+        self.state, metrics = self._train_step(self.state, images, stop)
+        if is_new:
             self.files.print(f"compiled in {time.monotonic() - before:.1f} s")
-        else:
-            self.state, metrics = self._train_step(self.state, images, stop)
         if self._pending:
             self._settle()
         self.step += 1
@@ -262,6 +259,8 @@ class Evaluation:
 
 def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
     """Process 0's checkpoint in every process; only process 0 needs the disk."""
+    if found:
+        checkpoints.unflatten(found.arrays, like)  # which refuses it, before others are told
     send = multihost_utils.broadcast_one_to_all
     step = int(send(np.int32(found.step if found else -1)))
     if step < 0:
