@@ -81,7 +81,12 @@ def _convolve(sprite: jax.Array, delta: jax.Array) -> jax.Array:
     kernel = sprite[::-1, ::-1, None, :]  # XLA's convolution does not flip its kernel
     padding = [(size - 1 - size // 2, size // 2) for size in sprite.shape[:2]]
     return lax.conv_general_dilated(
-        delta[None, ..., None], kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        delta[None, ..., None],
+        kernel,
+        (1, 1),
+        padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision=lax.Precision.HIGHEST,  # log(1 - λ) tells 0.999 from 1, bfloat16 does not
     )[0]
 
 
