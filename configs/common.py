@@ -141,6 +141,18 @@ def lavae_cpu(
     config.optimizer = {"learning_rate": 1e-2, "decay_steps": appearance_steps}
 
 
+def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int = 30_000) -> None:
+    """For 2 cores, the paper's way: everything at once, with small networks and fewer steps."""
+    _small_networks(config, decoder_width)
+    config.batch_size = 32
+    config.model.peak_radius = config.model.sprite_size // 2 - 2  # as in `cpu`
+    config.num_train_steps = num_steps
+    config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}
+    config.curriculum.update(warmup_steps=3_000, anneal_steps=3_000)
+    config.curriculum.temperature.steps = 12_000
+    config.curriculum.location.update(learning_rate=1e-3, decay_steps=num_steps)
+
+
 def lavae_tiny(config: ConfigDict) -> None:
     """For tests: the paper's way in 60 steps."""
     _small_networks(config, decoder_width=32)

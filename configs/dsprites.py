@@ -22,4 +22,4 @@ def get_config(recipe: str = "paper"):
         location_learning_rate=5e-4,
     )
     cpu = functools.partial(common.lavae_cpu, appearance_steps=16_400)
-    return common.make(config, recipe, cpu=cpu, tiny=common.lavae_tiny)
+    return common.make(config, recipe, cpu=cpu, joint=common.lavae_joint, tiny=common.lavae_tiny)

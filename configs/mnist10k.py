@@ -25,4 +25,4 @@ def get_config(recipe: str = "paper"):
         location_learning_rate=1e-4,
     )
     cpu = functools.partial(common.lavae_cpu, decoder_width=512, appearance_steps=46_400)
-    return common.make(config, recipe, cpu=cpu, tiny=common.lavae_tiny)
+    return common.make(config, recipe, cpu=cpu, joint=common.lavae_joint, tiny=common.lavae_tiny)

@@ -20,4 +20,6 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    return common.make(config, recipe, cpu=common.lavae_cpu, tiny=common.lavae_tiny)
+    return common.make(
+        config, recipe, cpu=common.lavae_cpu, joint=common.lavae_joint, tiny=common.lavae_tiny
+    )

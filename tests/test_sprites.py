@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import PIL.Image
 import pytest
+import scipy.ndimage
 import tensorflow_datasets as tfds
 
 from datasets.multi_dsprites import shapes
@@ -72,6 +73,21 @@ def test_colours_are_the_seven_saturated_ones():
     )
 
 
+def test_shapes_between_pixels_lie_anywhere_and_are_not_cut():
+    bank = shapes.make_bank_between(19)
+    lit = bank.sprites.any(-1)
+    area = lit.sum((1, 2))
+    scale, shape = bank.attributes["scale"] / 1_000, bank.attributes["shape"]
+    exact = np.choose(shape, [AREAS["square"], np.pi * 2 / 3, AREAS["triangle"]]) * (9 * scale) ** 2
+    for kind in range(3):
+        assert area[shape == kind].sum() == pytest.approx(exact[shape == kind].sum(), rel=0.02)
+    offset = np.array([np.argwhere(outline).mean(0) for outline in lit]) - 9
+    assert np.abs(offset).max() < 0.8  # half a pixel, and what a small triangle loses
+    assert (np.histogram(offset, 10, (-0.5, 0.5))[0] > 0.08 * offset.size).all()
+    grid = {outline.tobytes() for outline in shapes.make_bank(19).sprites.any(-1)}
+    assert np.mean([outline.tobytes() in grid for outline in lit]) < 0.01
+
+
 # --- digits ------------------------------------------------------------------
 
 
@@ -83,6 +99,37 @@ def test_shrinking_is_bilinear_interpolation():
         )
         clear = np.abs(exact - 0.5) > 1e-4
         np.testing.assert_array_equal(digits.shrink(image, size)[clear], exact[clear] > 0.5)
+
+
+def test_antialiased_shrinking_is_that_of_jax():
+    image = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
+    exact = jax.image.resize(image.astype(np.float64) / 255, (20, 15, 15), "bilinear")
+    clear = np.abs(exact - 0.5) > 1e-4
+    np.testing.assert_array_equal(digits.shrink_antialiased(image, 15)[clear], exact[clear] > 0.5)
+
+
+def test_strokes_become_thicker_and_thinner_and_no_digit_breaks():
+    image = digits.load_pool(1_000, first=100).image
+    drawn = {name: draw(image, 15) for name, draw in digits.STROKES.items()}
+    plain, thick, thin = drawn["plain"], drawn["thick"], drawn["thin"]
+    assert (thick >= plain).all()
+    assert (thin <= plain).all()
+    for name, least, most in (("thick", 1.2, 1.6), ("thin", 0.4, 0.8), ("antialiased", 0.8, 0.99)):
+        assert least < drawn[name].sum() / plain.sum() < most
+        assert drawn[name].any((1, 2)).all()  # so that ground truth is right
+
+    def parts(images):
+        return [scipy.ndimage.label(one, np.ones((3, 3)))[1] for one in images]
+
+    assert parts(thin) == parts(plain)
+
+
+def test_unseen_digits_are_in_no_pool():
+    seen, unseen = (digits.pool_fingerprints(1_000, first) for first in (0, 100))
+    assert not set(seen) & set(unseen)
+    seen, unseen = digits.pool_fingerprints(10_000), digits.pool_fingerprints(1_000, 1_000)
+    assert not set(seen) & set(unseen)
+    assert (np.bincount(digits.load_pool(1_000, first=100).label) == 100).all()
 
 
 def test_pools_are_nested_and_balanced():

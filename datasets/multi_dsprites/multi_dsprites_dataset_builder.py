@@ -8,7 +8,10 @@ from datasets.multi_dsprites import shapes
 
 @dataclasses.dataclass(kw_only=True)
 class MultiDspritesConfig(scenes.SceneConfig):
+    """Attributes: factors: which shapes there are, one of `shapes.BANKS`."""
+
     patch: int = 19
+    factors: str = "grid"
 
 
 class Builder(scenes.SceneBuilder):
@@ -16,10 +19,17 @@ class Builder(scenes.SceneBuilder):
 
     BUILDER_CONFIGS = (
         MultiDspritesConfig(name="default", description="The paper's multi-dSprites."),
+        MultiDspritesConfig(
+            name="between",
+            description="Shapes that multi-dSprites does not have, centred between pixels.",
+            factors="between",
+            crowd=5,
+            num_train=1_000,
+        ),
     )
     CHANNELS = 3
     ATTRIBUTES = ("shape", "scale", "angle", "color")
 
     def make_bank(self, dl_manager=None):
         del dl_manager
-        return shapes.make_bank(self.builder_config.patch)
+        return shapes.BANKS[self.builder_config.factors](self.builder_config.patch)

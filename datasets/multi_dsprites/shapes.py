@@ -2,11 +2,14 @@
 
 Every shape is inscribed in the circle that touches its box, so it stays inside
 at every angle, and is centred on its centre of mass.
+
+`between` has shapes that fit none of these: centred between pixels, at any scale and
+angle, and with another ellipse. A model that was trained on the former is tested on them.
 """
 
 import numpy as np
 
-from datasets.scenes import Bank
+from datasets.scenes import Bank, integers, stream
 
 SHAPES = ("square", "ellipse", "triangle")
 SCALES = np.linspace(0.6, 1.0, 6)
@@ -17,17 +20,25 @@ COLORS = np.array([[c >> 2 & 1, c >> 1 & 1, c & 1] for c in range(1, 8)], np.uin
 _EDGE = 1e-9
 
 
-def draw(shape: str, radius: float, angle: float, box: int) -> np.ndarray:
+def draw(
+    shape: str,
+    radius: float,
+    angle: float,
+    box: int,
+    centre: tuple[float, float] = (0, 0),
+    ellipse: float = 2,
+) -> np.ndarray:
     """The pixels of a [box, box] grid whose centres lie in the shape, as 0 or 1.
 
-    `radius` is that of the circumscribed circle; `angle` turns anticlockwise.
+    `radius` is that of the circumscribed circle; `angle` turns anticlockwise; `centre` lies
+    that many rows and columns off the box's centre; `ellipse` is the ratio of its axes.
     """
     axis = np.arange(box) - (box - 1) / 2
-    y, x = -axis[:, None], axis[None, :]
+    y, x = centre[0] - axis[:, None], axis[None, :] - centre[1]
     u = (np.cos(angle) * x + np.sin(angle) * y) / radius
     v = (np.cos(angle) * y - np.sin(angle) * x) / radius
-    if shape == "ellipse":  # axes 2 : 1
-        distance = np.sqrt(u**2 + (2 * v) ** 2)
+    if shape == "ellipse":
+        distance = np.sqrt(u**2 + (ellipse * v) ** 2)
     else:  # a regular polygon: the farthest of its sides, in units of the inradius
         sides = {"square": 4, "triangle": 3}[shape]
         # Vertex up for the triangle, side up for the square.
@@ -46,3 +57,25 @@ def make_bank(box: int) -> Bank:
     )
     sprites = outlines[shape, scale, angle][..., None] * COLORS[color][:, None, None, :]
     return Bank(sprites, {"shape": shape, "scale": scale, "angle": angle, "color": color})
+
+
+def make_bank_between(box: int) -> Bank:
+    """Shapes at any scale from 0.5 to 1, angle and centre, [5040, box, box, 3]; ellipses 3:2."""
+    size = 5_040
+    bits = stream("multi_dsprites", "between")
+    shape, color = (integers(bits, k, size) for k in (len(SHAPES), len(COLORS)))
+    scale, angle = 500 + integers(bits, 501, size), integers(bits, 36_000, size)
+    centres = integers(bits, 1_000, (size, 2)) / 1_000 - 0.5
+    outlines = np.array(
+        [
+            # Half a pixel is left for the centre to move in.
+            draw(SHAPES[s], c / 1_000 * (box - 1) / 2, np.radians(a / 100), box, centre, 3 / 2)
+            for s, c, a, centre in zip(shape, scale, angle, centres, strict=True)
+        ]
+    )
+    sprites = outlines[..., None] * COLORS[color][:, None, None, :]
+    attributes = {"shape": shape, "scale": scale, "angle": angle, "color": color}
+    return Bank(sprites, {name: values.astype(np.int32) for name, values in attributes.items()})
+
+
+BANKS = {"grid": make_bank, "between": make_bank_between}

@@ -1,10 +1,10 @@
 """Digits of MNIST's training set, from whichever source is at hand.
 
 A pool is an ordered list of digits: of each class, the first 100 (`1k`) or
-1,000 (`10k`) in the order of MNIST's training file, class after class. They are
-known by their fingerprints (`fingerprints.bin`: 8 bytes a digit, 10,000 digits
-in the order of the `10k` pool), so every source that has them gives the same
-pool, in the same order, even one that keeps its digits shuffled.
+1,000 (`10k`) in the order of MNIST's training file, class after class; or as many
+that follow. They are known by their fingerprints (`fingerprints.bin`: 8 bytes a
+digit, the first 1,100 digits of each class), so every source that has them gives
+the same pool, in the same order, even one that keeps its digits shuffled.
 """
 
 import gzip
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from skimage import morphology
 
 SIZE = 28
 CLASSES = 10
@@ -28,7 +29,7 @@ MNIST_DIR_VARIABLE = "LAVAE_MNIST_DIR"
 
 _FINGERPRINTS = pathlib.Path(__file__).with_name("fingerprints.bin")
 _FINGERPRINT_BYTES = 8
-_PER_CLASS = 1_000
+_PER_CLASS = 1_100
 _URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _IMAGES = "train-images-idx3-ubyte"
 _LABELS = "train-labels-idx1-ubyte"
@@ -49,17 +50,17 @@ def fingerprint(image: np.ndarray) -> bytes:
     return hashlib.blake2b(data, digest_size=_FINGERPRINT_BYTES).digest()
 
 
-def pool_fingerprints(size: int) -> list[bytes]:
-    """The fingerprints of the pool of `size` digits, in order."""
+def pool_fingerprints(size: int, first: int = 0) -> list[bytes]:
+    """The fingerprints of the pool of `size` digits, in order; see `load_pool`."""
     per_class, rest = divmod(size, CLASSES)
-    if rest or not 1 <= per_class <= _PER_CLASS:
+    if rest or not 1 <= per_class <= _PER_CLASS - first:
         raise ValueError(
-            f"pool={size}: a pool has the same number of digits of each class, "
-            f"{CLASSES} to {CLASSES * _PER_CLASS} in steps of {CLASSES}"
+            f"pool={size}: a pool has the same number of digits of each class, {CLASSES} to "
+            f"{CLASSES * (_PER_CLASS - first)} in steps of {CLASSES} (from digit {first} on)"
         )
     data = _FINGERPRINTS.read_bytes()
     known = [data[i : i + _FINGERPRINT_BYTES] for i in range(0, len(data), _FINGERPRINT_BYTES)]
-    return [known[c * _PER_CLASS + i] for c in range(CLASSES) for i in range(per_class)]
+    return [known[c * _PER_CLASS + first + i] for c in range(CLASSES) for i in range(per_class)]
 
 
 def load_pool(
@@ -67,8 +68,11 @@ def load_pool(
     mnist_dir: str | os.PathLike | None = None,
     dl_manager: tfds.download.DownloadManager | None = None,
     tfds_dirs: Sequence[str | os.PathLike] = (),
+    first: int = 0,
 ) -> Digits:
-    """The pool of `size` digits from the first source that has it whole.
+    """The pool of `size` digits, from digit `first` of each class on.
+
+    It is taken from the first source that has it whole.
 
     In this order: the folder `mnist_dir`, or the one that the environment
     variable LAVAE_MNIST_DIR names (idx files, gzip or not); TFDS's `mnist` where
@@ -78,7 +82,7 @@ def load_pool(
     """
     mnist_dir = mnist_dir or os.environ.get(MNIST_DIR_VARIABLE)
     if mnist_dir:
-        return _select(read_idx_folder(pathlib.Path(mnist_dir)), size)
+        return _select(read_idx_folder(pathlib.Path(mnist_dir)), size, first)
 
     sources: dict[str, Callable[[], Digits]] = {
         "TFDS's mnist": lambda: read_tfds(tfds_dirs),
@@ -89,7 +93,7 @@ def load_pool(
     reasons = []
     for name, read in sources.items():
         try:
-            return _select(read(), size)
+            return _select(read(), size, first)
         except SourceError as error:
             reasons.append(f"  - {name}: {error}")
     raise SourceError(
@@ -100,8 +104,8 @@ def load_pool(
     )
 
 
-def _select(digits: Digits, size: int) -> Digits:
-    wanted = pool_fingerprints(size)
+def _select(digits: Digits, size: int, first: int = 0) -> Digits:
+    wanted = pool_fingerprints(size, first)
     found = {fingerprint(image): i for i, image in enumerate(digits.image)}
     missing = sum(f not in found for f in wanted)
     if missing:
@@ -227,5 +231,39 @@ def shrink(images: np.ndarray, size: int) -> np.ndarray:
     weight = np.zeros((size, SIZE), np.int64)
     weight[np.arange(size), low] = scale - (position - low * scale)
     weight[np.arange(size), low + 1] = position - low * scale
+    return _resample(images, weight)
+
+
+def shrink_antialiased(images: np.ndarray, size: int) -> np.ndarray:
+    """The same with a triangle as wide as a pixel of the result: thin strokes fade away."""
+    position = (2 * np.arange(size)[:, None] + 1) * SIZE - size
+    distance = np.abs(2 * size * np.arange(SIZE) - position)
+    return _resample(images, np.maximum(2 * SIZE - distance, 0))
+
+
+def _resample(images: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted means [K, size, size] by integer weights [size, 28] both ways, rounded to 0 or 1."""
     total = np.einsum("ip,kpq,jq->kij", weight, images.astype(np.int64), weight, optimize=True)
-    return (2 * total >= 255 * scale**2).astype(np.uint8)
+    norm = weight.sum(1)
+    return (2 * total >= 255 * norm[:, None] * norm).astype(np.uint8)
+
+
+def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
+    """Strokes are one pixel of the original wider."""
+    padded = np.pad(images, ((0, 0), (1, 0), (1, 0)))
+    return shrink(
+        np.lib.stride_tricks.sliding_window_view(padded, (2, 2), (1, 2)).max((3, 4)), size
+    )
+
+
+def shrink_thin(images: np.ndarray, size: int) -> np.ndarray:
+    """Strokes lose their outermost pixels, but do not break."""
+    return np.array([morphology.thin(i, max_num_iter=1) for i in shrink(images, size)], np.uint8)
+
+
+STROKES = {
+    "plain": shrink,
+    "antialiased": shrink_antialiased,
+    "thick": shrink_thick,
+    "thin": shrink_thin,
+}
