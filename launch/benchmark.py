@@ -6,11 +6,17 @@
 
 `forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
 gradient includes its forward pass. `share` is a part's share of the whole gradient.
+
+The model is measured twice: as XLA is, and with the flags that the programs set
+(`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 it is measured once, without or with them.
 """
 
 import dataclasses
 import functools
 import json
+import os
+import subprocess
+import sys
 import time
 
 import _program
@@ -47,7 +53,12 @@ KEY = jax.random.key(0)
 TEMPERATURE = 0.5
 
 
+FLAGS_SET = os.environ.get("LAVAE_XLA_FLAGS")  # "0" or "1"; None to measure both
+
+
 def report(what: str, **values) -> None:
+    if FLAGS_SET:
+        values["xla_flags"] = FLAGS_SET != "0"
     print(json.dumps({"what": what, **values}), flush=True)
 
 
@@ -80,6 +91,16 @@ def measure(part: str, form: str, function, first, *rest, whole=None, gradient=T
 
 
 def benchmark_model() -> None:
+    """XLA reads its flags when it starts, so each measurement has a process of its own."""
+    if FLAGS_SET:
+        measure_model()
+        return
+    for flags_set in ("0", "1"):
+        environment = {**os.environ, "LAVAE_XLA_FLAGS": flags_set}
+        subprocess.run([sys.executable, *sys.argv], env=environment, check=True)
+
+
+def measure_model() -> None:
     """Each part on the same batch, with 0 to `objects` objects an image."""
     settings = from_config(LavaeSettings, mnist1k.get_config(MODEL.value).model)
     settings = dataclasses.replace(settings, support="pixels")
