@@ -3,17 +3,24 @@
     python launch/evaluate.py --checkpoint=runs/mnist1k-cpu
     python launch/evaluate.py --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
     python launch/evaluate.py --checkpoint=mnist1k --support=pixels    # shipped weights
+    python launch/evaluate.py --checkpoint=dsprites --dataset=multi_dsprites/between
 
 Prints the importance-weighted bound on -log p(x) beside the entropy of the data, count
 accuracy, how far inferred centres are from the true ones, foreground ARI, and how far
 objects are disentangled; writes all of it, with the confusion matrix of counts, to
 --output.
+
+Several processes share the images out, and the figures stay the same. They are started as
+those of launch/train.py are; process 0 prints and writes.
 """
 
 import json
+import warnings
 
 import _program
+import jax
 import model_flags
+import process_flags
 from absl import app, flags
 
 import datasets
@@ -21,7 +28,12 @@ import lavae_jax
 from datasets.multi_mnist.digits import SourceError
 from lavae_jax import evaluation, input_pipeline
 
-SPLIT = flags.DEFINE_list("split", ["test", "test_7"], "Splits, separated by commas.")
+SPLIT = flags.DEFINE_list("split", None, "Splits, separated by commas [all but train].")
+DATASET = flags.DEFINE_string(
+    "dataset",
+    None,
+    f"Scenes of another kind than those of training [the same]: {', '.join(datasets.names())}.",
+)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
 SUPPORT = flags.DEFINE_enum(
@@ -29,6 +41,7 @@ SUPPORT = flags.DEFINE_enum(
 )
 OUTPUT = flags.DEFINE_string("output", "results.json", "The file to write.")
 flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(process_flags)
 
 
 def entropy(builder: datasets.SceneBuilder, split: str) -> float | None:
@@ -40,14 +53,19 @@ def entropy(builder: datasets.SceneBuilder, split: str) -> float | None:
 
 
 def main():
-    output = _program.output_file(OUTPUT.value)
+    process_flags.connect()
+    reports = jax.process_index() == 0
+    output = _program.output_file(OUTPUT.value) if reports else None
+    if not reports:
+        warnings.simplefilter("ignore")
     model = model_flags.load()
     if SUPPORT.value:
         if not isinstance(model, lavae_jax.Model):
             raise app.UsageError("--support is for LAVAE")
         model = model.with_settings(support=SUPPORT.value)
-    builder = datasets.make_builder(**model_flags.builder_options(model))
-    _program.check_splits(builder, SPLIT.value)
+    builder = datasets.make_builder(**model_flags.builder_options(model, DATASET.value))
+    splits = SPLIT.value or [name for name in builder.split_counts if name != "train"]
+    _program.check_splits(builder, splits)
     datasets.prepare(builder)
     config = model.config
     results = {
@@ -55,21 +73,24 @@ def main():
         "name": config.name,
         "recipe": config.recipe,
         "kind": config.kind,
-        "dataset": config.dataset.name,
-        "overrides": config.dataset.overrides,
+        "dataset": DATASET.value or config.dataset.name,
+        "overrides": "" if DATASET.value else config.dataset.overrides,
         "seed": config.seed,
         "num_samples": NUM_SAMPLES.value,
         "support": getattr(model.settings, "support", None),
         "splits": {},
     }
-    for name in SPLIT.value:
+    for name in splits:
         source = input_pipeline.open_split(builder, name, ("image", "count", "mask"))
-        batch = source.read(range(min(NUM_IMAGES.value or len(source), len(source))))
-        scores = evaluation.evaluate(model, batch, NUM_SAMPLES.value, entropy(builder, name))
-        print(evaluation.describe(name, scores), flush=True)
+        source = input_pipeline.Part(source, range(len(source))[: NUM_IMAGES.value])
+        known = entropy(builder, name) if reports else None
+        scores = evaluation.evaluate(model, source, NUM_SAMPLES.value, known)
         results["splits"][name] = scores
-        output.write_text(json.dumps(results, indent=1) + "\n")  # so that a stop loses little
-    print(f"written to {output}")
+        if reports:
+            print(evaluation.describe(name, scores), flush=True)
+            output.write_text(json.dumps(results, indent=1) + "\n")  # a stop loses little
+    if reports:
+        print(f"written to {output}")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,11 @@ def load() -> lavae_jax.Model | lavae_jax.Baseline:
     return lavae_jax.load(CHECKPOINT.value)
 
 
-def builder_options(model: lavae_jax.Model | lavae_jax.Baseline) -> dict:
-    """What `datasets.make_builder` needs to name the data set that a model was trained on."""
-    return datasets.options(
-        model.config.dataset, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value
-    )
+def builder_options(
+    model: lavae_jax.Model | lavae_jax.Baseline, dataset: str | None = None
+) -> dict:
+    """What `datasets.make_builder` needs for a data set: that which a model was trained on."""
+    described = dict(model.config.dataset)
+    if dataset:
+        described.update(name=dataset, overrides="")
+    return datasets.options(described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value)

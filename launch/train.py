@@ -6,8 +6,9 @@
 
 The same command goes on where a run was stopped. Any field of the config can be set
 by --config.FIELD=VALUE. On several machines, start the program on each of them: under
-Slurm they find each other, on a TPU pod with --distributed (launch/tpu_pod.sh does it);
-elsewhere give --coordinator, --num_processes and --process_id.
+Slurm's srun they find each other (launch/slurm.sbatch is a job), on a TPU pod with
+--distributed (launch/tpu_pod.sh does it); elsewhere give --coordinator, --num_processes and
+--process_id.
 """
 
 import os
@@ -15,8 +16,8 @@ import shlex
 import sys
 
 import _program
-import jax
-from absl import app, flags
+import process_flags
+from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import datasets
@@ -26,45 +27,8 @@ from lavae_jax.training.files import WorkdirError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder [runs/<config>-<recipe>].")
-COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "This process, from 0 on.")
-DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "One of several processes that find each other: TPU pods, Slurm."
-)
 flags.mark_flag_as_required("config")
-
-HEARTBEAT_SECONDS = 30  # a process that is silent for longer is taken for dead
-
-
-def connect() -> None:
-    """Joins the other processes, if there are any."""
-    given = {
-        "coordinator": COORDINATOR.value,
-        "num_processes": NUM_PROCESSES.value,
-        "process_id": PROCESS_ID.value,
-    }
-    missing = [f"--{name}" for name, value in given.items() if value is None]
-    timeout = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
-    if not missing:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, **timeout
-        )
-    elif len(missing) < len(given):
-        raise app.UsageError(f"{' and '.join(missing)} missing: several processes need all three")
-    elif DISTRIBUTED.value or _is_one_of_several():
-        jax.distributed.initialize(**timeout)
-
-
-def _is_one_of_several() -> bool:
-    """Whether the environment says so: Slurm's, Kubernetes' on TPUs, or JAX's own."""
-    environment = os.environ
-    return (
-        "JAX_COORDINATOR_ADDRESS" in environment
-        or "," in environment.get("TPU_WORKER_HOSTNAMES", "")
-        or int(environment.get("SLURM_NTASKS", "1")) > 1
-    )
+flags.adopt_module_key_flags(process_flags)
 
 
 def open_data(config: ConfigDict) -> loop.Data:
@@ -90,7 +54,7 @@ def open_data(config: ConfigDict) -> loop.Data:
 
 
 def main():
-    connect()
+    process_flags.connect()
     config = CONFIG.value
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
     command = shlex.join([os.path.basename(sys.executable), *sys.argv])

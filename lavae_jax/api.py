@@ -105,10 +105,10 @@ def _as_batch(images, channels: int, least_pixels: int):
     return images
 
 
-def _image_keys(key: Key, n: int) -> chex.PRNGKey:
-    """A key of its own for each image, whatever batches they come in."""
+def _image_keys(key: Key, places: Sequence[int]) -> chex.PRNGKey:
+    """A key for the image at each place, whatever batches they come in."""
     key = _as_key(key)
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(n))
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(places, np.int32))
 
 
 def _as_key(key: Key) -> chex.PRNGKey:
@@ -133,7 +133,8 @@ def _is_traced(tree: Any) -> bool:
 @functools.lru_cache(maxsize=64)
 def _on_devices(function: Callable, module: nn.Module, num_inputs: int) -> Callable:
     """function(module, *inputs) on every local device, compiled."""
-    return jax.pmap(model.bind(function, module), in_axes=(None, *[0] * num_inputs))
+    in_axes = (None, *[0] * num_inputs)
+    return jax.pmap(model.bind(function, module), in_axes=in_axes, devices=jax.local_devices())
 
 
 def _in_batches(
@@ -191,12 +192,19 @@ class _Trained:
         return self.module.settings
 
     def bound(
-        self, images, num_samples: int = 100, key: Key = 0, progress: str | None = None
+        self,
+        images,
+        num_samples: int = 100,
+        key: Key = 0,
+        places: Sequence[int] | None = None,
+        progress: str | None = None,
     ) -> Bound:
         """The importance-weighted bound on log p(x) of binary images, `log_p` [B].
 
-        Beside it the ELBO's parts, means over samples. `progress` is the title of a
-        progress bar; without one there is none.
+        Beside it the ELBO's parts, means over samples. An image's random numbers are those
+        of its place, which is 0, 1, ... unless `places` names others: so a part of a data set
+        has the bounds that it has within the whole. `progress` is the title of a progress
+        bar; without one there is none.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples} must be at least 1")
@@ -205,10 +213,13 @@ class _Trained:
             raise ValueError(
                 "a likelihood needs binary images: 0 and 255 as uint8, 0 and 1 as float"
             )
+        places = range(len(x)) if places is None else places
+        if len(places) != len(x):
+            raise ValueError(f"{len(places)} places for {len(x)} images; give one for each")
         # About ten times as many samples at once as images otherwise.
         size = max(1, 10 * self.batch_size // num_samples)
         function = self._bound_function(x, num_samples)
-        return self._run(function, x, _image_keys(key, len(x)), batch_size=size, progress=progress)
+        return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
 
     def _run(self, function, *inputs, batch_size: int | None = None, progress: str | None = None):
         batch_size = batch_size or self.batch_size
@@ -239,7 +250,7 @@ class Model(_Trained):
         if key is None:
             scene = self._run(inference.infer, x)
         else:
-            scene = self._run(inference.sample_scene, x, _image_keys(key, len(x)))
+            scene = self._run(inference.sample_scene, x, _image_keys(key, range(len(x))))
         scene = self._stamp(scene)
         if not _is_traced((x, scene)):
             self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
@@ -272,7 +283,8 @@ class Model(_Trained):
                 raise ValueError(f"count={count}: wanted are numbers from 0 to {most}")
             logits = jnp.full(most + 1, -jnp.inf).at[values].set(0.0)
         draw = model.bind(generative.sample_prior, self.module)
-        return self._stamp(draw(self.variables, _image_keys(key, num_scenes), canvas, logits))
+        keys = _image_keys(key, range(num_scenes))
+        return self._stamp(draw(self.variables, keys, canvas, logits))
 
     def with_settings(self, **changes) -> "Model":
         """The same networks under other settings, such as support="pixels"."""
@@ -330,7 +342,8 @@ class Baseline(_Trained):
 
     def sample(self, key: Key, num_images: int, canvas: tuple[int, int] = (64, 64)) -> jax.Array:
         """Pixel means [B, H, W, C] of images from the prior."""
-        return jnp.asarray(self._run(_baseline_samples(canvas), _image_keys(key, num_images)))
+        keys = _image_keys(key, range(num_images))
+        return jnp.asarray(self._run(_baseline_samples(canvas), keys))
 
     def _bound_function(self, x, num_samples):
         return _baseline_bound(num_samples)

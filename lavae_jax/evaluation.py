@@ -9,29 +9,46 @@ import scipy.optimize
 import sklearn.metrics
 
 from lavae_jax.api import Baseline, Model
-from lavae_jax.input_pipeline import Batch
+from lavae_jax.input_pipeline import ProcessShard, Source
+from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
+
+EDITED = 500  # scenes, of which those with several objects show what an edit changes
 
 # --- a split -----------------------------------------------------------------
 
 
 def evaluate(
-    model: Model | Baseline, batch: Batch, num_samples: int, entropy: float | None
+    model: Model | Baseline,
+    source: Source,
+    num_samples: int,
+    entropy: float | None,
+    *,
+    shard: ProcessShard | None = None,
 ) -> dict[str, Any]:
     """All figures of a model on scenes with ground truth: `image`, `count` and `mask`.
 
+    Each process measures its share of the scenes, and has the figures of all of them.
     `entropy` is that of the data, which no model can beat, if it is known.
     """
+    shard = shard or ProcessShard.of_this_process()
+    size = len(source)
+    places = shard.take(np.arange(size))
+    batch = source.read(places)
     images = batch["image"]
-    scores = bound_scores(model, images, num_samples, entropy)
+    progress = "-log p(x)" if shard.process_index == 0 else None
+    bound = model.bound(images, num_samples, places=places, progress=progress)
+    scores = bound_scores(shard.gather(bound, size), entropy)
     if isinstance(model, Model):
         model.infer(images)  # compiles
         start = time.perf_counter()
         scene = model.infer(images)
-        scores["images_per_second"] = len(images) / (time.perf_counter() - start)
-        scores |= count_scores(np.asarray(scene.count), batch["count"])
-        scores |= centre_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
-        scores["disentanglement"] = disentanglement(model, images[:500])
+        scores["images_per_second"] = size / (time.perf_counter() - start)
+        objects = object_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
+        scene, count, objects = shard.gather((scene, batch["count"], objects), size)
+        scores |= count_scores(np.asarray(scene.count), count)
+        scores |= centre_scores(objects)
+        scores["disentanglement"] = disentanglement(model, scene[:EDITED], shard=shard)
     return scores
 
 
@@ -77,14 +94,11 @@ def describe(name: str, scores: dict[str, Any]) -> str:
 # --- the bound ---------------------------------------------------------------
 
 
-def bound_scores(
-    model: Model | Baseline, images: np.ndarray, num_samples: int, entropy: float | None
-) -> dict[str, Any]:
+def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
     """The bound on -log p(x), its error and its parts."""
-    bound = model.bound(images, num_samples, progress="-log p(x)")
     neg = -bound.log_p
     return {
-        "images": len(images),
+        "images": len(neg),
         "neg_bound": float(neg.mean()),
         "standard_error": float(neg.std() / np.sqrt(len(neg))),
         "median": float(np.median(neg)),
@@ -148,31 +162,33 @@ def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
-    """Distances of matched centres, in pixels, and each scene's foreground ARI.
+    """Distances of matched centres [B, M], in pixels, and each scene's foreground ARI [B].
 
-    The centre of an object is the centre of mass of its pixels, of the true ones and of
-    its sprite on the canvas. So it does not count which pixel of an object the model
-    calls its location, as long as the sprite makes up for it.
+    They are nan where there is nothing to measure. The centre of an object is the centre of
+    mass of its pixels, of the true ones and of its sprite on the canvas. So it does not
+    count which pixel of an object the model calls its location, as long as the sprite makes
+    up for it.
     """
     count, location = np.asarray(scene.count), np.asarray(scene.location)
-    distances, ari = [], []
+    distance, ari = np.full(location.shape[:2], np.nan), np.full(len(mask), np.nan)
     for b, true_mask in enumerate(mask):
         placed = placed_sprites(location[b, : count[b]], sprites[b, : count[b]], true_mask.shape)
         ours, truth = inferred_centres(placed), true_centres(true_mask)
         i, j = match(ours, truth)
-        distances.extend(np.linalg.norm(ours[i] - truth[j], axis=-1))
+        distance[b, : len(i)] = np.linalg.norm(ours[i] - truth[j], axis=-1)
         foreground = true_mask > 0
         if foreground.any():
             bright = placed[:, foreground]
             owner = bright.argmax(0) + 1 if len(bright) else np.zeros(foreground.sum(), int)
-            ari.append(sklearn.metrics.adjusted_rand_score(true_mask[foreground], owner))
-    return {"distance": np.array(distances), "foreground_ari": np.array(ari)}
+            ari[b] = sklearn.metrics.adjusted_rand_score(true_mask[foreground], owner)
+    return {"distance": distance, "foreground_ari": ari}
 
 
-def centre_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+def centre_scores(objects: dict[str, np.ndarray]) -> dict[str, float]:
     """`object_scores` in a few figures; none where there are no objects."""
-    objects = object_scores(scene, sprites, mask)
-    distance, ari = objects["distance"], objects["foreground_ari"]
+    distance, ari = (
+        objects[name][~np.isnan(objects[name])] for name in ("distance", "foreground_ari")
+    )
     scores = {}
     if len(distance):
         scores["centre_distance_median"] = float(np.median(distance))
@@ -186,19 +202,26 @@ def centre_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[s
 # --- disentanglement ---------------------------------------------------------
 
 
-def disentanglement(model: Model, images: np.ndarray, seed: int = 0) -> dict[str, Any]:
+def disentanglement(
+    model: Model, scene: Scene, seed: int = 0, *, shard: ProcessShard | None = None
+) -> dict[str, Any]:
     """What happens to the other objects when one is changed in latent space.
 
     Of each scene with two objects or more, the first is moved to the farthest place from
     the others, or given the appearance of a prior sample. The scene is rendered, its
     pixels rounded, and inferred again; the others should be where and what they were.
     """
-    scene = model.infer(images)
-    several = np.asarray(scene.count) >= 2
-    scene = scene[several]
+    shard = shard or ProcessShard.of_this_process()
+    scene = scene[np.asarray(scene.count) >= 2]
     if not len(scene):
         return {"scenes": 0}
-    before = model.infer(_rounded(model.render(scene)))
+
+    def seen_again(scene: Scene) -> Scene:
+        """Rendered and inferred, by each process its part."""
+        part = scene[shard.take(np.arange(len(scene)))]
+        return shard.gather(model.infer(_rounded(model.render(part))), len(scene))
+
+    before = seen_again(scene)
     z = np.random.default_rng(seed).normal(size=(len(scene), model.settings.latent_size))
     edits = {
         "move": scene.move(0, _farthest(scene, model.settings.sprite_size)),
@@ -206,8 +229,7 @@ def disentanglement(model: Model, images: np.ndarray, seed: int = 0) -> dict[str
     }
     report: dict[str, Any] = {"scenes": len(scene)}
     for name, edited in edits.items():
-        after = model.infer(_rounded(model.render(edited)))
-        report[name] = _change_of_others(scene, before, after)
+        report[name] = _change_of_others(scene, before, seen_again(edited))
     return report
 
 

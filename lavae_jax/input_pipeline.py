@@ -6,18 +6,19 @@ process reads its own contiguous part of it, and splits that over its devices.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grain
 import jax
 import numpy as np
 import tensorflow_datasets as tfds
+from jax.experimental import multihost_utils
 
 Batch = dict[str, np.ndarray]
 
 
 class ProcessShard(NamedTuple):
-    """The part of every batch that one process handles."""
+    """The part of every list of examples that one process handles."""
 
     process_index: int = 0
     process_count: int = 1
@@ -37,9 +38,24 @@ class ProcessShard(NamedTuple):
                 f"processes with {self.num_devices} devices each; use a multiple of {parts}"
             )
 
-    def take(self, items: Sequence) -> Sequence:
-        size = len(items) // self.process_count
-        return items[self.process_index * size : (self.process_index + 1) * size]
+    def take(self, items: np.ndarray) -> np.ndarray:
+        """This process's part. All have the same length: the last item fills up the last ones."""
+        size = -(-len(items) // self.process_count)
+        first = self.process_index * size
+        return items[np.minimum(np.arange(first, first + size), len(items) - 1)]
+
+    def gather(self, tree: Any, length: int) -> Any:
+        """Arrays [length, ...], in every process, of what each has for the part that it took."""
+        if self.process_count == 1:
+            return tree
+        return jax.tree.map(lambda a: _of_all_processes(np.asarray(a))[:length], tree)
+
+
+def _of_all_processes(array: np.ndarray) -> np.ndarray:
+    """Every process's array, one after the other: as bytes, since JAX would round float64."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    raw = multihost_utils.process_allgather(raw, tiled=True)
+    return raw.view(array.dtype).reshape(-1, *array.shape[1:])
 
 
 class DataError(Exception):

@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -80,6 +81,22 @@ def start(monkeypatch):
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def start_two(start):
+    """The same for a program that two processes run together."""
+
+    def start_two(*arguments: str, **environment: str) -> list[subprocess.Popen]:
+        with socket.socket() as opened:
+            opened.bind(("127.0.0.1", 0))
+            where = f"--coordinator=127.0.0.1:{opened.getsockname()[1]}"
+        return [
+            start(*arguments, where, "--num_processes=2", f"--process_id={p}", **environment)
+            for p in range(2)
+        ]
+
+    return start_two
 
 
 class Finished(NamedTuple):

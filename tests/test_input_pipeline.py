@@ -98,6 +98,16 @@ def test_evaluation_of_an_empty_range_is_empty():
     assert list(input_pipeline.eval_batches(Part(Indices(), range(0)), 4)) == []
 
 
+@pytest.mark.parametrize("process_count", [1, 2, 3, 16])
+@pytest.mark.parametrize("size", [1, 7, 12])
+def test_parts_of_a_list_are_equally_long_and_make_up_the_whole(process_count, size):
+    parts = [ProcessShard(p, process_count).take(np.arange(size)) for p in range(process_count)]
+    assert len({len(part) for part in parts}) == 1
+    whole = np.concatenate(parts)
+    assert whole[:size].tolist() == list(range(size))
+    assert (whole[size:] == size - 1).all()
+
+
 def test_a_batch_that_cannot_be_split_is_refused(source):
     with pytest.raises(ValueError, match=r"batch_size=10 .* multiple of 4"):
         input_pipeline.train_batches(source, 10, 0, shard=ProcessShard(0, 2, 2))

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
-from skimage import morphology
 
 SIZE = 28
 CLASSES = 10
@@ -258,6 +257,8 @@ def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
 
 def shrink_thin(images: np.ndarray, size: int) -> np.ndarray:
     """Strokes lose their outermost pixels, but do not break."""
+    from skimage import morphology  # which takes a second, so not for those who do without
+
     return np.array([morphology.thin(i, max_num_iter=1) for i in shrink(images, size)], np.uint8)
 
 

@@ -282,4 +282,4 @@ def _leave_if_a_peer_died(error: Exception, workdir: str) -> None:
         f"checkpoint in {workdir}.",
         flush=True,
     )
-    os._exit(1)  # the usual way out would wait for the dead
+    os._exit(os.EX_TEMPFAIL)  # the usual way out would wait for the dead

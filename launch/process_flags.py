@@ -1,0 +1,51 @@
+"""The flags of a program that several processes may run together."""
+
+import os
+
+import jax
+from absl import app, flags
+from jax.experimental import multihost_utils
+
+COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "This process, from 0 on.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "One of several processes that find each other: TPU pods, Slurm."
+)
+
+HEARTBEAT_SECONDS = 30  # a process that is silent for longer is taken for dead
+
+
+def connect() -> None:
+    """Joins the other processes, if there are any."""
+    # JAX's own answer to SIGTERM would swallow one that comes before training begins.
+    jax.config.update("jax_enable_preemption_service", False)
+    given = {
+        "coordinator": COORDINATOR.value,
+        "num_processes": NUM_PROCESSES.value,
+        "process_id": PROCESS_ID.value,
+    }
+    missing = [f"--{name}" for name, value in given.items() if value is None]
+    timeout = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
+    if not missing:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, **timeout
+        )
+    elif len(missing) < len(given):
+        raise app.UsageError(f"{' and '.join(missing)} missing: several processes need all three")
+    elif DISTRIBUTED.value or _is_one_of_several():
+        jax.distributed.initialize(**timeout)
+    if jax.distributed.is_initialized():
+        # While all are here: on CPUs, the first time that they meet, none waits for over 30 s.
+        multihost_utils.sync_global_devices("connected")
+
+
+def _is_one_of_several() -> bool:
+    """Whether the environment says so: Slurm's, Kubernetes' on TPUs, or JAX's own."""
+    environment = os.environ
+    return (
+        "JAX_COORDINATOR_ADDRESS" in environment
+        or "," in environment.get("TPU_WORKER_HOSTNAMES", "")
+        or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1  # srun's, not all of a job's
+    )
