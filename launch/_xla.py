@@ -17,6 +17,8 @@ CPU = "--xla_cpu_experimental_ynn_fusion_type="
 # own estimate (docs/platforms.md).
 TPU = "--xla_jf_convolution_performance_target=0.92"
 
+GIVEN = dict(os.environ)  # before anything is set
+
 
 def set_flags() -> None:
     if os.environ.get("LAVAE_XLA_FLAGS") != "0":

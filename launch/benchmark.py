@@ -20,6 +20,7 @@ import sys
 import time
 
 import _program
+import _xla
 import data_flags
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,13 @@ from lavae_jax import (
     objective,
     packing,
     placement,
+    vae,
+    warmup,
 )
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.vae import GridVAE, GridVAESettings
 
 WHAT = flags.DEFINE_enum("what", "model", ["model", "input"], "What to measure.")
 MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The networks of which recipe.")
@@ -96,13 +100,14 @@ def benchmark_model() -> None:
         measure_model()
         return
     for flags_set in ("0", "1"):
-        environment = {**os.environ, "LAVAE_XLA_FLAGS": flags_set}
+        environment = {**_xla.GIVEN, "LAVAE_XLA_FLAGS": flags_set}
         subprocess.run([sys.executable, *sys.argv], env=environment, check=True)
 
 
 def measure_model() -> None:
     """Each part on the same batch, with 0 to `objects` objects an image."""
-    settings = from_config(LavaeSettings, mnist1k.get_config(MODEL.value).model)
+    config = mnist1k.get_config(MODEL.value)
+    settings = from_config(LavaeSettings, config.model)
     settings = dataclasses.replace(settings, support="pixels")
     size, slots = BATCH_SIZE.value, OBJECTS.value
     canvas, on_cpu = (64, 64), jax.default_backend() == "cpu"
@@ -163,6 +168,7 @@ def measure_model() -> None:
         return apply(generative.decode, params, z, objects)[0]
 
     measure("location_net", "map", location_net, params, x, whole=whole)
+    benchmark_auxiliary(config.auxiliary, settings.channels, x, keys)
     for computed_on, where in (("windows", relaxed), ("map", relaxed), ("windows", hard)):
         if (computed_on, settings.appearance.network, on_cpu) == ("map", "dense", True):
             continue  # a 21x21 convolution over whole images takes minutes
@@ -209,6 +215,24 @@ def measure_model() -> None:
         objects.image,
         whole=whole,
     )
+
+
+def benchmark_auxiliary(config, channels: int, x, keys) -> None:
+    """The warm-up's VAE: its own training, and the map that h_loc is trained on."""
+    settings = from_config(GridVAESettings, config, architecture="auxiliary", channels=channels)
+    variables = model.initialise(GridVAE(settings), KEY)
+
+    def negative_elbo(params, x):
+        bound = model.bind_training(vae.elbo, GridVAE(settings, train=True))
+        out, batch_stats = bound({**variables, "params": params}, x, keys)
+        return -out.terms.elbo.mean(), batch_stats
+
+    kl_map = model.bind(warmup.mean_kl_map, GridVAE(settings))
+    measure("auxiliary", "elbo", negative_elbo, variables["params"], x)
+    for shifts in (1, 2):
+        form = f"map over {shifts**2} shifts"
+        mean_map = functools.partial(kl_map, shifts=shifts)
+        measure("auxiliary", form, mean_map, variables, x, keys, gradient=False)
 
 
 def benchmark_input() -> None:
