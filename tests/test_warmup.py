@@ -1,12 +1,15 @@
 """The map of the auxiliary VAE's KL, the loss that makes peaks, and the phases."""
 
+import itertools
+
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_models import auxiliary, compiled, initialised, module_of
 
-from configs import mnist1k
+from configs import ablation, mnist1k
 from lavae_jax import model, vae, warmup
 from lavae_jax.training import tasks
 
@@ -120,6 +123,28 @@ def test_phases_follow_each_other_and_train_their_own_parameters():
     assert len(moving) == 5
     assert task.phase_after(3).learning_rates["lavae.location"](3) == pytest.approx(6e-3)
     assert task.phase_after(7).learning_rates["lavae.decoder"](7) == pytest.approx(1e-2)
+
+
+def test_the_recipes_of_the_ablation_are_one_change_apart():
+    configs = [ablation.get_config(name) for name in ("phases", "centred", "frozen")]
+    configs.append(mnist1k.get_config("cpu"))
+    flat = [flax.traverse_util.flatten_dict(c.to_dict(), sep=".") for c in configs]
+    changes = [
+        {field for field in {*one, *other} if one.get(field) != other.get(field)}
+        - {"name", "recipe"}
+        for one, other in itertools.pairwise(flat)
+    ]
+    assert changes[0] == {"curriculum.peaks.centrings"}
+    assert {field.split(".")[1] for field in changes[1]} == {"location", "temperature"}
+    assert changes[2] == {"model.support"}
+
+
+def test_the_location_network_can_be_trained_on_after_its_peaks():
+    config = ablation.get_config("centred")
+    phase = tasks.make(config).phase_after(3_600)
+    assert phase.learning_rates["lavae.location"](3_600) == pytest.approx(1e-3)
+    assert phase.learning_rates["lavae.location"](30_000) == pytest.approx(1e-5)
+    assert "lavae.location" not in tasks.make(mnist1k.get_config("cpu")).phases[2].learning_rates
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,11 @@ def _joint(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
 
 
 def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
-    """Where objects are (see `warmup`), then the ELBO with h_loc as it is.
+    """Where objects are (see `warmup`), then the ELBO.
 
-    Such steps are cheap. With samples on peaks alone, the ELBO has nothing to tell h_loc.
+    There h_loc stays as it is, which makes steps cheap: with samples on peaks alone, the ELBO
+    has nothing to tell it. If the curriculum has learning rates for the `location` network, it
+    is trained on, through relaxed samples of a `temperature`.
     """
     for_auxiliary, for_peaks = config.curriculum.auxiliary, config.curriculum.peaks
     if for_peaks.shifts < 1 or cell % for_peaks.shifts:
@@ -233,13 +235,22 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         return loss, {"detection_loss": loss, **_mean(counts)}
 
     def appearance_loss(module: Trainee, x, keys, step):
-        return _elbo_loss(config, module.lavae, x, keys)[:2]
+        relaxed = {"temperature": temperature(step)} if train_location else {}
+        return _elbo_loss(config, module.lavae, x, keys, **relaxed)[:2]
 
     start_peaks = for_auxiliary.steps
     start_appearance = start_peaks + for_peaks.steps
     auxiliary_rate = optax.constant_schedule(for_auxiliary.learning_rate)
     peaks_rate = schedules.cosine(for_peaks.learning_rate, for_peaks.steps)
-    appearance_rate = _learning_rate(config, start_appearance)
+    appearance_rates = dict.fromkeys(APPEARANCE, _learning_rate(config, start_appearance))
+    train_location = "location" in config.curriculum
+    if train_location:
+        temperature = schedules.starting_at(
+            start_appearance, schedules.temperature(config.curriculum.temperature)
+        )
+        appearance_rates["lavae.location"] = schedules.starting_at(
+            start_appearance, schedules.exponential(config.curriculum.location)
+        )
     return (
         Phase("auxiliary", auxiliary_loss, {"auxiliary": auxiliary_rate}, start_peaks),
         Phase(
@@ -248,7 +259,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             {"lavae.location": schedules.starting_at(start_peaks, peaks_rate)},
             start_appearance,
         ),
-        Phase("appearance", appearance_loss, dict.fromkeys(APPEARANCE, appearance_rate)),
+        Phase("appearance", appearance_loss, appearance_rates),
     )
 
 
