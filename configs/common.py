@@ -125,8 +125,7 @@ def lavae_cpu(
     """For 2 cores: small networks; where objects are, then what they look like."""
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    # Objects' centres are at least sprite_size - 2 pixels apart.
-    config.model.update(peak_radius=config.model.sprite_size // 2 - 2, support="peaks")
+    config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
     auxiliary = {"steps": 1_200, "learning_rate": 6e-3}
     peaks = {
         "steps": 2_400,
@@ -135,6 +134,7 @@ def lavae_cpu(
         "shifts": 2,  # in each direction
         "centrings": 2,  # moves of a peak to the centre of mass around it
         "weight": 20.0,
+        "counted_from": 0.03,  # the probability of an object that h_loc's threshold stands for
     }
     config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
     config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
@@ -145,7 +145,7 @@ def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int 
     """For 2 cores, the paper's way: everything at once, with small networks and fewer steps."""
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    config.model.peak_radius = config.model.sprite_size // 2 - 2  # as in `cpu`
+    config.model.peak_radius = _half_a_sprite(config)
     config.num_train_steps = num_steps
     config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}
     config.curriculum.update(warmup_steps=3_000, anneal_steps=3_000)
@@ -194,6 +194,11 @@ def _small_networks(config: ConfigDict, decoder_width: int) -> None:
     config.model.decoder = {"network": "dense", "hidden": (decoder_width,) * 2}
     config.auxiliary.space_to_depth = 6
     config.budget.update(slots=4, places=2.5)
+
+
+def _half_a_sprite(config: ConfigDict) -> int:
+    """In pixels; two objects' centres are farther apart."""
+    return config.model.sprite_size // 2
 
 
 def _few_steps(config: ConfigDict) -> None:

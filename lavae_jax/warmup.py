@@ -11,10 +11,13 @@ the map's *peaks*:
   model an object's pixels are all that there is on a black canvas, so that is the same
   point of the object at every sighting, and the decoder need not know an object in nine
   places. (Which point of an object the map peaks at depends on its colour, for one.)
-- h_loc / γ - threshold is taken for the logit of "an object's location is this pixel",
-  and trained as such. So peaks are one pixel wide, each location that is sampled finds
-  an object of its own (γ sharpens the odds), and the threshold above which f_count
+- h_loc / γ is taken for the log odds of "an object's location is this pixel", but for a
+  constant, and trained as such. So peaks are one pixel wide, each location that is sampled
+  finds an object of its own (γ sharpens the odds), and the threshold above which f_count
   counts has a meaning that the ELBO, blind to a constant added to h_loc, cannot give it.
+- That meaning is a small probability. The pixels around a centre share its probability, all
+  the more where an object is of a kind that was never seen, so none of them need pass one
+  half; and where there is no object, the probability is far smaller still.
 """
 
 import chex

@@ -5,6 +5,7 @@ import itertools
 import flax
 import jax
 import jax.numpy as jnp
+import micro
 import numpy as np
 import pytest
 from small_models import auxiliary, compiled, initialised, module_of
@@ -104,6 +105,21 @@ def test_detection_loss_is_the_weighted_cross_entropy():
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
+def test_the_threshold_stands_for_a_small_probability():
+    """h_loc is 0 everywhere, and so is the threshold; nothing is marked."""
+    config = micro.config(recipe="cpu", **{"model.threshold": 0.0})
+    config.curriculum.peaks.update(threshold=1e9, counted_from=0.2)
+    task = tasks.make(config)
+    module = task.module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    variables["params"]["lavae"]["location"] = jax.tree.map(
+        jnp.zeros_like, variables["params"]["lavae"]["location"]
+    )
+    x, keys = jnp.zeros((2, 24, 24, 1)), jax.random.split(jax.random.key(1), 2)
+    loss, _ = model.bind(task.phases[1].loss, module)(variables, x, keys, 0)
+    np.testing.assert_allclose(loss, -24 * 24 * np.log(1 - 0.2), rtol=1e-5)
+
+
 def test_phases_follow_each_other_and_train_their_own_parameters():
     config = mnist1k.get_config("cpu")
     config.curriculum.auxiliary.steps, config.curriculum.peaks.steps = 3, 4
@@ -152,6 +168,7 @@ def test_the_location_network_can_be_trained_on_after_its_peaks():
     [
         ({"curriculum.kind": "cold"}, r"curriculum\.kind='cold': there are 'joint', 'phased'"),
         ({"curriculum.peaks.shifts": 4}, r"curriculum\.peaks\.shifts=4 must divide 6"),
+        ({"curriculum.peaks.counted_from": 0.0}, r"counted_from=0\.0 must be a probability"),
         ({"num_train_steps": 30_001}, "30001, but the learning rate is 0 from step 30000 on"),
     ],
 )

@@ -217,6 +217,12 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             f"config.curriculum.peaks.shifts={for_peaks.shifts} must divide {cell}, the pixels of "
             "a latent of the auxiliary VAE"
         )
+    if not 0 < for_peaks.counted_from < 1:
+        raise ValueError(
+            f"config.curriculum.peaks.counted_from={for_peaks.counted_from} must be a probability "
+            "between 0 and 1"
+        )
+    odds_at_threshold = math.log(for_peaks.counted_from / (1 - for_peaks.counted_from))
 
     def auxiliary_loss(module: Trainee, x, keys, step):
         loss = -vae.elbo(module.auxiliary, x, keys).terms.elbo.mean()
@@ -228,7 +234,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         peaks = counting.peaks(kl_map, for_peaks.threshold, settings.peak_radius)
         peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, for_peaks.centrings)
         h_loc = inference.location_logits(module.lavae, x)
-        logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold
+        logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold + odds_at_threshold
         loss = warmup.detection_loss(logits, peaks, for_peaks.weight)
         inferred = inference.detect(settings, h_loc).count
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
