@@ -41,7 +41,7 @@ def test_splits_are_known_before_a_build(builder):
 
 
 def test_the_paper_s_sizes_are_the_defaults():
-    for name in datasets.names():
+    for name in ("multi_mnist/1k", "multi_mnist/10k", "multi_dsprites/default"):
         config = datasets.make_builder(name).builder_config
         assert (config.num_train, config.num_test, config.num_crowd) == (190_000, 10_000, 10_000)
         assert (config.canvas, config.min_count, config.max_count, config.crowd) == (64, 0, 3, 7)
@@ -136,7 +136,7 @@ def test_scenes_of_other_sizes_can_be_made(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "overrides", "message"),
     [
-        ("multi_mnist/2k", {}, "multi_mnist/1k, multi_mnist/10k, multi_dsprites/default"),
+        ("multi_mnist/2k", {}, "there are multi_mnist/1k, multi_mnist/10k, "),
         ("mnist", {}, "'mnist'"),
         ("multi_mnist/1k", {"size": 3}, "'size' is not a field"),
         ("multi_mnist/1k", {"canvas": 64.0}, "canvas=64.0 must be a whole number"),

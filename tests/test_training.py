@@ -43,7 +43,7 @@ def test_every_config_makes_a_task(name, recipe):
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(ValueError, match="no recipe 'gpu'; there are paper, cpu, tiny"):
+    with pytest.raises(ValueError, match="no recipe 'gpu'; there are paper, cpu, joint, tiny"):
         get_config("mnist1k", "gpu")
 
 
