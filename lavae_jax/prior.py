@@ -62,20 +62,20 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
 def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
     """log p(z) of appearances [P, L].
 
-    Σ (z - μ)² / v is z² · 1/v - 2 z · μ/v + μ² · 1/v, which is a matrix product for P
-    appearances and K components. P is cut into parts where [P, K] would be too large.
+    A component's log w N(z; μ, v) is linear in (z², z, 1), so that those of P appearances and
+    K components are a matrix product. P is cut into parts where [P, K] would be too large.
     """
     mean, log_variance = mixture.components
     precision = jnp.exp(-log_variance)
-    factors = jnp.concatenate([-precision / 2, mean * precision], axis=1)  # [K, 2L]
     at_zero = gaussian.log_density(mixture.components, jnp.zeros_like(mean)).sum(1)
     at_zero += jax.nn.log_softmax(mixture.logits)
+    factors = jnp.concatenate([-precision / 2, mean * precision, at_zero[:, None]], axis=1)
 
     def log_p(z):
-        powers = jnp.concatenate([jnp.square(z), z], axis=-1)
+        powers = jnp.concatenate([jnp.square(z), z, jnp.ones_like(z[..., :1])], axis=-1)
         # Large numbers cancel here, of which bfloat16 would leave nothing.
         terms = jnp.matmul(powers, factors.T, precision=lax.Precision.HIGHEST)
-        return jax.nn.logsumexp(terms + at_zero, axis=-1)
+        return jax.nn.logsumexp(terms, axis=-1)
 
     at_once = max(1, ENTRIES // len(mean))
     return log_p(z) if len(z) <= at_once else lax.map(log_p, z, batch_size=at_once)
