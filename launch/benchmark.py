@@ -277,7 +277,7 @@ def measure_prior() -> None:
     for places in (int(size * config.budget.places), 2_000):
         z = jax.random.normal(KEY, (places, latent))
         drawn = prior.Mixture(
-            jnp.zeros(COMPONENTS.value), jax.random.normal(KEY, (COMPONENTS.value, 2 * latent))
+            jnp.zeros(COMPONENTS.value), jax.random.normal(KEY, (2 * latent, COMPONENTS.value))
         )
         form = f"mixture of {COMPONENTS.value:,} at {places:,} appearances"
         measure("prior", form, prior.log_density, drawn, z)

@@ -17,9 +17,9 @@ class Gaussian(NamedTuple):
     log_variance: jax.Array
 
 
-def from_features(features: jax.Array) -> Gaussian:
-    """The last axis holds the means, then the log variances."""
-    mean, raw = jnp.split(features, 2, axis=-1)
+def from_features(features: jax.Array, axis: int = -1) -> Gaussian:
+    """An axis, the last if not given, holds the means, then the log variances."""
+    mean, raw = jnp.split(features, 2, axis)
     return Gaussian(mean, LOG_VARIANCE_BOUND * jnp.tanh(raw / LOG_VARIANCE_BOUND))
 
 

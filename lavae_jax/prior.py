@@ -28,11 +28,14 @@ class Mixture(NamedTuple):
     """
 
     logits: jax.Array  # [K]: of the weights
-    features: jax.Array  # [K, 2L]: means and log variances (`gaussian.from_features`)
+    # [2L, K]: means and log variances (`gaussian.from_features`). With K last, a step of
+    # training is shorter by a millisecond on a CPU, since all that is summed lies in order.
+    features: jax.Array
 
     @property
     def components(self) -> Gaussian:
-        return gaussian.from_features(self.features)
+        """[L, K]."""
+        return gaussian.from_features(self.features, axis=0)
 
     @property
     def perplexity(self) -> jax.Array:
@@ -44,7 +47,7 @@ class Mixture(NamedTuple):
 def standard(key: chex.PRNGKey, components: int, latent_size: int) -> Mixture:
     """Components that are all N(0, I), and so is their mixture; the key is Flax's."""
     del key
-    return Mixture(jnp.zeros(components), jnp.zeros((components, 2 * latent_size)))
+    return Mixture(jnp.zeros(components), jnp.zeros((2 * latent_size, components)))
 
 
 def at_encodings(encodings: np.ndarray) -> Mixture:
@@ -56,7 +59,7 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
     variance = np.maximum(1 - encodings.var(0, dtype=np.float64), LEAST_VARIANCE)
     log_variance = np.broadcast_to(np.log(variance), encodings.shape)
     features = gaussian.to_features(Gaussian(encodings, log_variance))
-    return Mixture(np.zeros(len(encodings), np.float32), features.astype(np.float32))
+    return Mixture(np.zeros(len(encodings), np.float32), features.T.astype(np.float32))
 
 
 def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
@@ -67,17 +70,17 @@ def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
     """
     mean, log_variance = mixture.components
     precision = jnp.exp(-log_variance)
-    at_zero = gaussian.log_density(mixture.components, jnp.zeros_like(mean)).sum(1)
+    at_zero = gaussian.log_density(mixture.components, 0).sum(0, keepdims=True)
     at_zero += jax.nn.log_softmax(mixture.logits)
-    factors = jnp.concatenate([-precision / 2, mean * precision, at_zero[:, None]], axis=1)
+    factors = jnp.concatenate([-precision / 2, mean * precision, at_zero])  # [2L + 1, K]
 
     def log_p(z):
         powers = jnp.concatenate([jnp.square(z), z, jnp.ones_like(z[..., :1])], axis=-1)
         # Large numbers cancel here, of which bfloat16 would leave nothing.
-        terms = jnp.matmul(powers, factors.T, precision=lax.Precision.HIGHEST)
+        terms = jnp.matmul(powers, factors, precision=lax.Precision.HIGHEST)
         return jax.nn.logsumexp(terms, axis=-1)
 
-    at_once = max(1, ENTRIES // len(mean))
+    at_once = max(1, ENTRIES // len(mixture.logits))
     return log_p(z) if len(z) <= at_once else lax.map(log_p, z, batch_size=at_once)
 
 
@@ -107,8 +110,8 @@ def sample(prior: Mixture | None, noise: jax.Array, choice: jax.Array) -> jax.Ar
         return noise
     total = jnp.cumsum(jax.nn.softmax(prior.logits))
     index = jnp.searchsorted(total, choice * total[-1], side="right")
-    chosen = jax.tree.map(lambda a: a[jnp.minimum(index, len(total) - 1)], prior.components)
-    return gaussian.sample(chosen, noise)
+    index = jnp.minimum(index, len(total) - 1)
+    return gaussian.sample(jax.tree.map(lambda a: a.T[index], prior.components), noise)
 
 
 def moments(prior: Mixture | None, latent_size: int) -> tuple[jax.Array, jax.Array]:
@@ -117,6 +120,6 @@ def moments(prior: Mixture | None, latent_size: int) -> tuple[jax.Array, jax.Arr
         return jnp.zeros(latent_size), jnp.ones(latent_size)
     weights = jax.nn.softmax(prior.logits)
     mean, log_variance = prior.components
-    centre = weights @ mean
-    variance = weights @ (jnp.exp(log_variance) + jnp.square(mean - centre))
+    centre = mean @ weights
+    variance = (jnp.exp(log_variance) + jnp.square(mean - centre[:, None])) @ weights
     return centre, jnp.sqrt(variance)

@@ -260,7 +260,7 @@ def test_a_mixture_of_the_two_objects_that_there_are_knows_nothing_else(model):
     config.model.prior = {"kind": "mixture", "components": 2}
     arrays["params.prior.logits"] = np.log([1, 3])
     narrow = [-4.0, -4.0]
-    arrays["params.prior.features"] = np.array([[0, 0, *narrow], [PAIR, 0, *narrow]])
+    arrays["params.prior.features"] = np.array([[0, 0, *narrow], [PAIR, 0, *narrow]]).T
     mixture = model_files.build(config, arrays)
     scene = mixture.sample(0, 500, count=[1])
     z = np.asarray(scene.appearance[:, 0])

@@ -53,7 +53,7 @@ def tiny(count, components=0):
     )
 
 
-APART = Mixture(np.array([0.0, 0.4]), np.array([[-0.2, -0.8], [1.2, -0.8]]))
+APART = Mixture(np.array([0.0, 0.4]), np.array([[-0.2, 1.2], [-0.8, -0.8]]))
 
 
 def with_mixture(variables, mixture=APART):
@@ -66,7 +66,7 @@ def quadrature(mixture):
     weights = weights / weights.sum()
     if mixture is None:
         return nodes, weights
-    mean, raw = np.split(mixture.features, 2, axis=1)
+    mean, raw = np.split(mixture.features.T, 2, axis=1)
     deviation = np.exp(8 * np.tanh(raw / 8) / 2)
     shares = np.exp(mixture.logits) / np.exp(mixture.logits).sum()
     return (mean + deviation * nodes).ravel(), (shares[:, None] * weights).ravel()

@@ -20,13 +20,13 @@ def mixture(components=4, latent_size=3, seed=0, log_variance=(-2.0, 0.5)):
     rng = np.random.default_rng(seed)
     mean = rng.normal(size=(components, latent_size))
     log_variance = rng.uniform(*log_variance, mean.shape)
-    features = gaussian.to_features(Gaussian(mean, log_variance))
+    features = gaussian.to_features(Gaussian(mean, log_variance)).T
     logits = rng.normal(size=components)
     return Mixture(*(jnp.asarray(a, jnp.float32) for a in (logits, features)))
 
 
 def log_density_by_scipy(mixture, z):
-    mean, log_variance = (np.asarray(a, np.float64) for a in mixture.components)
+    mean, log_variance = (np.asarray(a.T, np.float64) for a in mixture.components)
     log_weights = scipy.special.log_softmax(np.asarray(mixture.logits, np.float64))
     each = scipy.stats.norm(mean, np.exp(log_variance / 2)).logpdf(np.asarray(z)[:, None])
     return scipy.special.logsumexp(each.sum(-1) + log_weights, axis=1)
@@ -40,8 +40,8 @@ def log_density_by_scipy(mixture, z):
 @pytest.mark.parametrize("transform", [jax.jit, on_tpu])
 def test_the_density_is_that_of_scipy(lowest, error, transform):
     made = mixture(50, 32, log_variance=(lowest, 0.0))
-    mean, log_variance = made.components
-    near = gaussian.sample(Gaussian(mean, log_variance), np.random.default_rng(1).normal(size=32))
+    each = jax.tree.map(jnp.transpose, made.components)
+    near = gaussian.sample(each, np.random.default_rng(1).normal(size=32))
     z = jnp.concatenate([near, 3 * near[:5]])
     ours = transform(prior.log_density)(made, z)
     expected = log_density_by_scipy(made, z)
@@ -138,7 +138,7 @@ def test_scenes_of_the_prior_have_appearances_that_follow_the_density():
         variables, jax.random.split(jax.random.key(0), 10_000), canvas=(4, 4), count_logits=full
     )
     z = np.asarray(scenes.appearance).reshape(-1, 3)[:, :2]
-    mean, log_variance = (np.asarray(a, np.float64)[:, :2] for a in made.components)
+    mean, log_variance = (np.asarray(a.T, np.float64)[:, :2] for a in made.components)
     edges = np.array([-np.inf, -1.5, -0.8, -0.3, 0.1, 0.5, 0.9, 1.5, np.inf])
     below = scipy.stats.norm(mean[..., None], np.exp(log_variance / 2)[..., None]).cdf(edges)
     within = np.diff(below)  # [K, 2, cells]
@@ -160,7 +160,7 @@ def test_components_are_drawn_by_their_weights():
     """Of many, some with next to no weight, by numbers that reach both ends of 0..1."""
     logits = np.linspace(-12, 3, 50).astype(np.float32)
     mean = np.arange(50, dtype=np.float32)[:, None]
-    made = Mixture(jnp.asarray(logits), jnp.asarray(np.concatenate([mean, 0 * mean], 1)))
+    made = Mixture(jnp.asarray(logits), jnp.asarray(np.concatenate([mean, 0 * mean], 1).T))
     choice = (np.arange(100_000) + 0.5) / 100_000
     choice[0], choice[-1] = 0, np.nextafter(np.float32(1), np.float32(0))
     drawn = prior.sample(made, jnp.zeros((100_000, 1)), jnp.asarray(choice, jnp.float32))
@@ -197,26 +197,26 @@ def test_features_and_gaussians_are_inverse_to_each_other():
 def test_the_mixture_starts_at_encodings_and_reaches_as_far_as_is_left_of_one():
     encodings = np.array([[0.5, 2.0], [-0.5, -2.0]], np.float32)
     mean, log_variance = prior.at_encodings(encodings).components
-    np.testing.assert_array_equal(mean, encodings)
-    np.testing.assert_allclose(np.exp(log_variance), [[0.75, 0.03]] * 2, rtol=1e-5)
+    np.testing.assert_array_equal(mean.T, encodings)
+    np.testing.assert_allclose(np.exp(log_variance).T, [[0.75, 0.03]] * 2, rtol=1e-5)
 
 
 def test_a_component_that_is_far_away_loses_its_weight_and_does_no_harm():
     alive = mixture(3)
-    far = jnp.concatenate([jnp.full((1, 3), 1e3), jnp.full((1, 3), -1e6)], axis=1)
-    dead = Mixture(jnp.append(alive.logits, 0.0), jnp.concatenate([alive.features, far]))
+    far = jnp.concatenate([jnp.full((3, 1), 1e3), jnp.full((3, 1), -1e6)])
+    dead = Mixture(jnp.append(alive.logits, 0.0), jnp.concatenate([alive.features, far], axis=1))
     z = jax.random.normal(jax.random.key(0), (20, 3))
     kept = jax.nn.softmax(dead.logits)[:3].sum()
     lost = prior.log_density(alive, z) - prior.log_density(dead, z)
     np.testing.assert_allclose(lost, -np.log(kept), rtol=1e-3)
     slope = jax.grad(lambda m: prior.log_density(m, z).sum())(dead)
     assert slope.logits[3] < 0
-    np.testing.assert_array_equal(slope.features[3], 0)
+    np.testing.assert_array_equal(slope.features[:, 3], 0)
     assert np.isfinite(slope.features).all()
 
 
 def test_perplexity_counts_the_components_in_use():
-    features = jnp.zeros((6, 2))
+    features = jnp.zeros((2, 6))
     np.testing.assert_allclose(Mixture(jnp.zeros(6), features).perplexity, 6, rtol=1e-5)
     half = Mixture(jnp.array([0.0, 0, 0, -90, -90, -90]), features)
     np.testing.assert_allclose(half.perplexity, 3, rtol=1e-5)

@@ -248,8 +248,9 @@ def test_the_mixture_starts_at_encodings_of_training_objects(tmp_path):
     started = step.start_phase(task, task.phases[-1], state, iter([images[:1], images[1:]]))
     mixture = started.params["lavae"]["prior"]
     variance = np.maximum(1 - encodings.var(0), 0.03)
-    np.testing.assert_allclose(mixture.components.mean, encodings, rtol=1e-5)
-    np.testing.assert_allclose(np.exp(mixture.components.log_variance), [variance] * 5, rtol=1e-5)
+    mean, log_variance = mixture.components
+    np.testing.assert_allclose(mean.T, encodings, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(log_variance).T, [variance] * 5, rtol=1e-5)
     assert not mixture.logits.any()
 
 
