@@ -4,6 +4,7 @@
 source, the paper is silent and WORKSPACE.md has the reason. `cpu` and `tiny` change them.
 """
 
+import functools
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
@@ -64,6 +65,7 @@ def lavae(
         "threshold": 4.0,  # App. B: points above 4 γ are counted
         "peak_radius": 3,
         "support": "pixels",  # Section 2: Cat(D, b)
+        "prior": {"kind": "normal"},  # Section 2: p(z_app) = N(0, I)
         # App. B: a residual network of 4 blocks, then 3 convolutional layers.
         "location": {"width": 48, "blocks": 4, "head_width": 32, "space_to_depth": 1},
         # App. B: an identical residual network, then a convolution.
@@ -119,6 +121,16 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
 # --- recipes -----------------------------------------------------------------
 
 
+def lavae_recipes(*, components: int, **sizes: int) -> dict[str, Recipe]:
+    """By name. `components` are those of the mixture; `sizes` change the recipe `cpu`."""
+    return {
+        "cpu": functools.partial(lavae_cpu, **sizes),
+        "mixture": functools.partial(lavae_mixture, components=components, **sizes),
+        "joint": lavae_joint,
+        "tiny": lavae_tiny,
+    }
+
+
 def lavae_cpu(
     config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 26_400
 ) -> None:
@@ -139,6 +151,15 @@ def lavae_cpu(
     config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
     config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
     config.optimizer = {"learning_rate": 1e-2, "decay_steps": appearance_steps}
+
+
+def lavae_mixture(config: ConfigDict, *, components: int, **cpu: int) -> None:
+    """The cpu recipe, and then a prior of appearances that is learnt."""
+    lavae_cpu(config, **cpu)
+    config.model.prior = {"kind": "mixture", "components": components}
+    # The rate falls to 0 along half a cosine; h_loc stays as it is.
+    config.curriculum.mixture = {"steps": 8_000, "learning_rate": 3e-3}
+    config.num_train_steps += config.curriculum.mixture.steps
 
 
 def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int = 30_000) -> None:

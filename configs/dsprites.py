@@ -2,13 +2,12 @@
 
     python launch/train.py --config=configs/dsprites.py        # the paper's own setting
     python launch/train.py --config=configs/dsprites.py:cpu    # 20 minutes on 2 cores
+    python launch/train.py --config=configs/dsprites.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/dsprites.py:tiny   # under 3 minutes, for tests
 
 The third column of Table 1; the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at
 least 99.9 %. README says what `cpu` gives, and in what time. `paper` is for accelerators.
 """
-
-import functools
 
 from configs import common
 
@@ -21,5 +20,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=21,
         location_learning_rate=5e-4,
     )
-    cpu = functools.partial(common.lavae_cpu, appearance_steps=16_400)
-    return common.make(config, recipe, cpu=cpu, joint=common.lavae_joint, tiny=common.lavae_tiny)
+    recipes = common.lavae_recipes(components=6_000, appearance_steps=16_400)
+    return common.make(config, recipe, **recipes)

@@ -2,6 +2,7 @@
 
     python launch/train.py --config=configs/mnist10k.py        # the paper's own setting
     python launch/train.py --config=configs/mnist10k.py:cpu    # 40 minutes on 2 cores
+    python launch/train.py --config=configs/mnist10k.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/mnist10k.py:tiny   # under 3 minutes, for tests
 
 The second column of Table 1; the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at
@@ -10,8 +11,6 @@ least 99.7 %. README says what `cpu` gives, and in what time. `paper` is for acc
 The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER says where
 they are; README names other sources.
 """
-
-import functools
 
 from configs import common
 
@@ -24,5 +23,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    cpu = functools.partial(common.lavae_cpu, decoder_width=512, appearance_steps=46_400)
-    return common.make(config, recipe, cpu=cpu, joint=common.lavae_joint, tiny=common.lavae_tiny)
+    recipes = common.lavae_recipes(components=10_000, decoder_width=512, appearance_steps=46_400)
+    return common.make(config, recipe, **recipes)

@@ -2,6 +2,7 @@
 
     python launch/train.py --config=configs/mnist1k.py        # the paper's own setting
     python launch/train.py --config=configs/mnist1k.py:cpu    # 20 minutes on 2 cores
+    python launch/train.py --config=configs/mnist1k.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/mnist1k.py:tiny   # under 3 minutes, for tests
 
 The first column of Table 1; the paper has -log p(x) <= 42.2 ± 1.1 and a count accuracy of at
@@ -20,6 +21,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    return common.make(
-        config, recipe, cpu=common.lavae_cpu, joint=common.lavae_joint, tiny=common.lavae_tiny
-    )
+    recipes = common.lavae_recipes(components=3_000)
+    return common.make(config, recipe, **recipes)

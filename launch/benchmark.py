@@ -2,13 +2,16 @@
 
     python launch/benchmark.py                      # the networks of the cpu recipe
     python launch/benchmark.py --model=paper --batch_size=8
+    python launch/benchmark.py --what=prior --components=10000
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
 
 `forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
 gradient includes its forward pass. `share` is a part's share of the whole gradient.
 
 The model is measured twice: as XLA is, and with the flags that the programs set
-(`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 it is measured once, without or with them.
+(`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 it is measured once, without or with them. So is
+the prior: training steps of the recipe `mixture`, in turns with and without the mixture, and
+its density alone.
 """
 
 import dataclasses
@@ -28,7 +31,7 @@ import numpy as np
 from absl import flags
 
 import datasets
-from configs import mnist1k
+from configs import mnist1k, mnist10k
 from lavae_jax import (
     generative,
     inference,
@@ -38,18 +41,22 @@ from lavae_jax import (
     objective,
     packing,
     placement,
+    prior,
     vae,
     warmup,
 )
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.training import step as steps
+from lavae_jax.training import tasks
 from lavae_jax.vae import GridVAE, GridVAESettings
 
-WHAT = flags.DEFINE_enum("what", "model", ["model", "input"], "What to measure.")
+WHAT = flags.DEFINE_enum("what", "model", ["model", "prior", "input"], "What to measure.")
 MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The networks of which recipe.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.", lower_bound=1)
 OBJECTS = flags.DEFINE_integer("objects", 3, "Objects in an image at most.", lower_bound=1)
+COMPONENTS = flags.DEFINE_integer("components", 10_000, "Of the mixture.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 2.0, "How long to measure each part.", lower_bound=0.1)
 flags.adopt_module_key_flags(data_flags)
 
@@ -66,11 +73,11 @@ def report(what: str, **values) -> None:
     print(json.dumps({"what": what, **values}), flush=True)
 
 
-def milliseconds(function, *arguments) -> float:
+def milliseconds(function, *arguments, seconds: float | None = None) -> float:
     """The median time of a call, after one that compiles."""
     jax.block_until_ready(function(*arguments))
     times, start = [], time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < SECONDS.value:
+    while len(times) < 3 or time.perf_counter() - start < (seconds or SECONDS.value):
         before = time.perf_counter()
         jax.block_until_ready(function(*arguments))
         times.append(time.perf_counter() - before)
@@ -94,10 +101,10 @@ def measure(part: str, form: str, function, first, *rest, whole=None, gradient=T
     report(part, form=form, **times)
 
 
-def benchmark_model() -> None:
+def with_and_without_flags(measure) -> None:
     """XLA reads its flags when it starts, so each measurement has a process of its own."""
     if FLAGS_SET:
-        measure_model()
+        measure()
         return
     for flags_set in ("0", "1"):
         environment = {**_xla.GIVEN, "LAVAE_XLA_FLAGS": flags_set}
@@ -235,6 +242,47 @@ def benchmark_auxiliary(config, channels: int, x, keys) -> None:
         measure("auxiliary", form, mean_map, variables, x, keys, gradient=False)
 
 
+def measure_prior() -> None:
+    """Training steps under N(0, I) and under a mixture, and the mixture's density alone."""
+    config = mnist10k.get_config("mixture")
+    config.model.prior.components = COMPONENTS.value
+    task = tasks.make(config)
+    *_, normal, mixture = task.phases
+    size, latent = config.batch_size, config.model.latent_size
+    devices = jax.local_device_count()
+    shape = (devices, size // devices, 64, 64, config.model.channels)
+    x = (jax.random.uniform(KEY, shape) < 0.05).astype(jnp.float32)
+    stop = np.zeros(devices, np.int32)
+
+    def stepper(phase):
+        run = steps.make_train_step(task, phase, KEY)
+        state = steps.replicate(steps.init_state(task, KEY))
+
+        def step():
+            nonlocal state
+            state, metrics = run(state, x, stop)  # which gives away the state that it is given
+            return metrics
+
+        return step
+
+    forms = {"N(0, I)": stepper(normal), f"mixture of {COMPONENTS.value:,}": stepper(mixture)}
+    times = {name: [] for name in forms}
+    start = time.perf_counter()
+    while time.perf_counter() - start < 10 * SECONDS.value:
+        for name, step in forms.items():  # in turns, since other work comes and goes
+            times[name].append(milliseconds(step, seconds=SECONDS.value / 4))
+    medians = {name: round(float(np.median(values)), 2) for name, values in times.items()}
+    report("step", batch_size=size, milliseconds=medians)
+
+    for places in (int(size * config.budget.places), 2_000):
+        z = jax.random.normal(KEY, (places, latent))
+        drawn = prior.Mixture(
+            jnp.zeros(COMPONENTS.value), jax.random.normal(KEY, (2 * latent, COMPONENTS.value))
+        )
+        form = f"mixture of {COMPONENTS.value:,} at {places:,} appearances"
+        measure("prior", form, prior.log_density, drawn, z)
+
+
 def benchmark_input() -> None:
     """Decoded, shuffled and batched training images a second."""
     builder = data_flags.make_builder()
@@ -255,7 +303,10 @@ def benchmark_input() -> None:
 
 
 def main():
-    {"input": benchmark_input, "model": benchmark_model}[WHAT.value]()
+    if WHAT.value == "input":
+        benchmark_input()
+    else:
+        with_and_without_flags({"model": measure_model, "prior": measure_prior}[WHAT.value])
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ def main():
         "seed": config.seed,
         "num_samples": NUM_SAMPLES.value,
         "support": getattr(model.settings, "support", None),
+        "prior": str(model.settings.prior) if isinstance(model, lavae_jax.Model) else None,
         "splits": {},
     }
     for name in splits:

@@ -23,7 +23,7 @@ import numpy as np
 import tqdm
 from ml_collections import ConfigDict
 
-from lavae_jax import generative, inference, model, objective, vae
+from lavae_jax import generative, inference, model, objective, prior, vae
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
@@ -286,12 +286,25 @@ class Model(_Trained):
         keys = _image_keys(key, range(num_scenes))
         return self._stamp(draw(self.variables, keys, canvas, logits))
 
+    def sample_appearances(self, noise, choice) -> jax.Array:
+        """Appearances [..., L] from the prior: standard normal noise [..., L], and numbers
+        [...] that are uniform in 0..1, made into them."""
+        return prior.sample(self._prior, *(jnp.asarray(a, jnp.float32) for a in (noise, choice)))
+
+    def appearance_moments(self) -> tuple[jax.Array, jax.Array]:
+        """The mean and the standard deviation of p(z_app), [L] each."""
+        return prior.moments(self._prior, self.settings.latent_size)
+
     def with_settings(self, **changes) -> "Model":
         """The same networks under other settings, such as support="pixels"."""
         settings = dataclasses.replace(self.settings, **changes)
         changed = Model(LAVAE(settings), self.variables, self.config, self.batch_size)
         changed.folder = self.folder
         return changed
+
+    @property
+    def _prior(self) -> prior.Mixture | None:
+        return self.variables["params"].get("prior")
 
     def _as_images(self, images):
         return as_images(images, self.settings.channels, self.settings.max_objects)

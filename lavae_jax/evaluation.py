@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import sklearn.metrics
@@ -222,10 +221,12 @@ def disentanglement(
         return shard.gather(model.infer(_rounded(model.render(part))), len(scene))
 
     before = seen_again(scene)
-    z = np.random.default_rng(seed).normal(size=(len(scene), model.settings.latent_size))
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(len(scene), model.settings.latent_size))
+    z = model.sample_appearances(noise, rng.uniform(size=len(scene)))
     edits = {
         "move": scene.move(0, _farthest(scene, model.settings.sprite_size)),
-        "appearance": scene.with_appearance(0, jnp.asarray(z, jnp.float32)),
+        "appearance": scene.with_appearance(0, z),
     }
     report: dict[str, Any] = {"scenes": len(scene)}
     for name, edited in edits.items():

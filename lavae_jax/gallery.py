@@ -150,7 +150,8 @@ class Gallery:
         return self._panels(_transposed(columns), column_titles=titles)
 
     def appearance_traversal(self, source: Source) -> Figure:
-        """One coordinate of an object's appearance goes from -2.5 to 2.5.
+        """One coordinate of an object's appearance goes over 2.5 of the prior's standard
+        deviations either way: from -2.5 to 2.5 for N(0, I).
 
         Each scene has another coordinate, of those that vary most over the scenes shown.
         """
@@ -159,6 +160,7 @@ class Gallery:
         z = np.asarray(scene.appearance)[each, chosen]
         busiest = np.argsort(-np.asarray(scene.appearance)[np.asarray(scene.present)].std(0))
         coordinate = busiest[each % len(busiest)]
+        mean, deviation = (np.asarray(a)[coordinate] for a in self.model.appearance_moments())
 
         def column(edited: Scene, values: np.ndarray, prefix: str = "") -> list[Panel]:
             panels = _rendered(self.model, edited, {"": chosen})
@@ -168,11 +170,10 @@ class Gallery:
             ]
 
         columns = [column(scene, z[each, coordinate], "inferred: ")]
-        for value in np.linspace(-2.5, 2.5, self.steps):
-            changed = z.copy()
-            changed[each, coordinate] = value
-            edited = scene.with_appearance(chosen, changed)
-            columns.append(column(edited, np.full(len(scene), value)))
+        for deviations in np.linspace(-2.5, 2.5, self.steps):
+            changed, values = z.copy(), mean + deviations * deviation
+            changed[each, coordinate] = values
+            columns.append(column(scene.with_appearance(chosen, changed), values))
         return self._panels(_transposed(columns))
 
     def _pick(self, scene: Scene) -> np.ndarray:

@@ -1,9 +1,11 @@
 """Diagonal Gaussians, as networks give them: means and log variances."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # A network's log variance is squashed into (-8, 8). Without a bound, the first steps
 # of training overflow.
@@ -15,15 +17,29 @@ class Gaussian(NamedTuple):
     log_variance: jax.Array
 
 
-def from_features(features: jax.Array) -> Gaussian:
-    """The last axis holds the means, then the log variances."""
-    mean, raw = jnp.split(features, 2, axis=-1)
+def from_features(features: jax.Array, axis: int = -1) -> Gaussian:
+    """An axis, the last if not given, holds the means, then the log variances."""
+    mean, raw = jnp.split(features, 2, axis)
     return Gaussian(mean, LOG_VARIANCE_BOUND * jnp.tanh(raw / LOG_VARIANCE_BOUND))
+
+
+def to_features(gaussian: Gaussian) -> np.ndarray:
+    """The inverse of `from_features`, for log variances within the bound."""
+    mean, log_variance = gaussian
+    raw = LOG_VARIANCE_BOUND * np.arctanh(log_variance / LOG_VARIANCE_BOUND)
+    return np.concatenate([mean, raw], axis=-1)
 
 
 def sample(gaussian: Gaussian, noise: jax.Array) -> jax.Array:
     """μ + σ ε."""
     return gaussian.mean + jnp.exp(gaussian.log_variance / 2) * noise
+
+
+def log_density(gaussian: Gaussian, z: jax.Array) -> jax.Array:
+    """log q(z) of each coordinate."""
+    mean, log_variance = gaussian
+    distance = jnp.square(z - mean) * jnp.exp(-log_variance)
+    return -(distance + log_variance + math.log(2 * math.pi)) / 2
 
 
 def kl_to_standard(gaussian: Gaussian) -> jax.Array:

@@ -4,7 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, locations, packing, placement
+from lavae_jax import bernoulli, locations, packing, placement, prior
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Objects
@@ -60,9 +60,14 @@ def sample_prior(
     )(keys)
     count = jax.vmap(lambda key: jax.random.categorical(key, logits))(count_keys)
     where = locations.sample(location_keys, jnp.zeros((len(keys), pixels)), slots)
-    shape = (slots, lavae.settings.latent_size)
-    z_app = jax.vmap(lambda key: jax.random.normal(key, shape))(appearance_keys)
+    z_app = jax.vmap(lambda key: _draw_appearances(lavae, key, slots))(appearance_keys)
     return Scene.from_pixels(count, where.index, z_app, canvas)
+
+
+def _draw_appearances(lavae, key, number):
+    noise = jax.random.normal(key, (number, lavae.settings.latent_size))
+    choice = jax.random.uniform(jax.random.fold_in(key, 1), (number,))
+    return prior.sample(lavae.prior, noise, choice)
 
 
 def sprites(lavae: LAVAE, scene: Scene) -> jax.Array:

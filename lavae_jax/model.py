@@ -1,4 +1,4 @@
-"""LAVAE as one Flax module: its networks, and p(n).
+"""LAVAE as one Flax module: its networks, p(n) and p(z_app).
 
 The module computes features. The probability is functions of it: `inference`,
 `generative` and `objective` take a bound module and read as the paper does,
@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from lavae_jax import prior
 from lavae_jax.networks import AppearanceNet, BatchNorm, LocationNet, SpriteDecoder
 from lavae_jax.settings import LavaeSettings
 
@@ -22,7 +23,7 @@ Variables = Mapping[str, Any]  # Flax's: "params", and "batch_stats" where there
 
 
 class LAVAE(nn.Module):
-    """The location network, the appearance network, the sprite decoder and p(n).
+    """The location network, the appearance network, the sprite decoder, p(n) and p(z_app).
 
     train: the networks that are being trained: their batch normalisation uses the batch's
         statistics, over the devices of `axis_name`, and updates the running ones.
@@ -45,6 +46,10 @@ class LAVAE(nn.Module):
         )
         # The logits of p(n): a = softmax(count).
         self.count = self.param("count", nn.initializers.zeros, (settings.max_objects + 1,))
+        # p(z_app): a mixture, or None for N(0, I), which has no parameters.
+        sizes = settings.prior.components, settings.latent_size
+        is_mixture = settings.prior.kind == "mixture"
+        self.prior = self.param("prior", prior.standard, *sizes) if is_mixture else None
 
     def _norm(self, network: str):
         return functools.partial(BatchNorm, network in self.train, self.axis_name)
@@ -59,7 +64,7 @@ class LAVAE(nn.Module):
 
 
 def initialise(module: nn.Module, key: chex.PRNGKey) -> Variables:
-    """Random networks, and a uniform p(n)."""
+    """Random networks, a uniform p(n), and N(0, I) for p(z_app)."""
     return {"batch_stats": {}, **jax.jit(module.init)(key)}
 
 

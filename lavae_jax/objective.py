@@ -10,7 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import gaussian, generative, inference
+from lavae_jax import generative, inference, prior
 from lavae_jax.inference import Detection, Posterior
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget
@@ -60,7 +60,7 @@ def elbo(
         lavae, x, logits, count, sample_keys, budget, temperature
     )
     intensity = _intensity(lavae, posterior, x.shape[1:3])
-    parts = _terms(lavae, x, posterior, intensity, detection.count)
+    parts, _ = _terms(lavae, x, posterior, intensity, detection.count)
     return Elbo(parts, detection, posterior, intensity)
 
 
@@ -71,15 +71,21 @@ def _intensity(lavae, posterior, canvas):
     )
 
 
-def _terms(lavae, x, posterior, intensity, inferred_count) -> Terms:
-    """App. A. q(n | x) is a point, so its KL is -log p(n̂)."""
-    kl_app = gaussian.kl_to_standard(posterior.appearance).sum(-1)
-    return Terms(
+def _terms(lavae, x, posterior, intensity, inferred_count) -> tuple[Terms, jax.Array]:
+    """The parts of the ELBO (App. A), and log p(x, z) - log q(z | x) of the sample.
+
+    q(n | x) is a point, so its KL is -log p(n̂).
+    """
+    objects = posterior.objects
+    kl, log_ratio = prior.divergence(lavae.prior, posterior.appearance, posterior.noise)
+    parts = Terms(
         generative.log_likelihood(x, intensity),
         -generative.log_prior_count(lavae, inferred_count),
         kl_location(posterior, x.shape[1] * x.shape[2]),
-        posterior.objects.sum_by_image(kl_app, len(x)),
+        objects.sum_by_image(kl, len(x)),
     )
+    sampled = parts._replace(kl_appearance=objects.sum_by_image(log_ratio, len(x)))
+    return parts, sampled.elbo
 
 
 def kl_location(posterior: Posterior, num_pixels: int) -> jax.Array:
@@ -131,10 +137,7 @@ def log_weights(
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
     posterior = inference.sample_posterior(lavae, x, logits, count, keys, budget)
     intensity = _intensity(lavae, posterior, x.shape[1:3])
-    parts = _terms(lavae, repeat(x), posterior, intensity, count)
-    log_ratio = gaussian.log_ratio_to_standard(posterior.appearance, posterior.noise).sum(-1)
-    log_ratio = posterior.objects.sum_by_image(log_ratio, len(count))
-    log_w = parts._replace(kl_appearance=log_ratio).elbo
+    parts, log_w = _terms(lavae, repeat(x), posterior, intensity, count)
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))
 
 

@@ -13,6 +13,16 @@ from lavae_jax import counting
 T = TypeVar("T")
 
 
+def _check_choices(owner: str, settings: Any) -> None:
+    """Refuses values that a field of type Literal does not have."""
+    for name, type_ in typing.get_type_hints(type(settings)).items():
+        if typing.get_origin(type_) is Literal:
+            choices, value = typing.get_args(type_), getattr(settings, name)
+            if value not in choices:
+                there_are = ", ".join(map(repr, choices))
+                raise ValueError(f"{owner} {name}={value!r}: there are {there_are}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocationSettings:
     """h_loc: a residual network and a convolutional head, behind a space-to-depth stem."""
@@ -70,6 +80,27 @@ class DecoderSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PriorSettings:
+    """p(z_app).
+
+    kind: `normal`, the paper's N(0, I); `mixture`, of so many Gaussians as it has components.
+    """
+
+    kind: Literal["normal", "mixture"]
+    components: int = 0
+
+    def __post_init__(self):
+        _check_choices("prior", self)
+        if (self.kind == "mixture") != (self.components > 0):
+            raise ValueError(
+                f"prior components={self.components}: a mixture has at least 1, N(0, I) has none"
+            )
+
+    def __str__(self):
+        return f"mixture of {self.components:,}" if self.components else self.kind
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LavaeSettings:
     """
     channels: C, of the images.
@@ -81,6 +112,7 @@ class LavaeSettings:
     peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
     support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
         f_count counts. The latter never draws one object twice from two pixels.
+    prior: the paper's where a config does not say, as those of old do not.
     """
 
     channels: int
@@ -94,6 +126,7 @@ class LavaeSettings:
     location: LocationSettings
     appearance: AppearanceSettings
     decoder: DecoderSettings
+    prior: PriorSettings = PriorSettings(kind="normal")
 
     def __post_init__(self):
         _check_choices("model", self)
@@ -129,13 +162,3 @@ def _convert(type_: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(type_):
         return from_config(type_, value)
     return tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-
-
-def _check_choices(owner: str, settings: Any) -> None:
-    """Refuses values that a field of type Literal does not have."""
-    for name, type_ in typing.get_type_hints(type(settings)).items():
-        if typing.get_origin(type_) is Literal:
-            choices, value = typing.get_args(type_), getattr(settings, name)
-            if value not in choices:
-                there_are = ", ".join(map(repr, choices))
-                raise ValueError(f"{owner} {name}={value!r}: there are {there_are}")

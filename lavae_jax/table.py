@@ -3,7 +3,8 @@
 A result is a file that launch/evaluate.py wrote. Results of one model, data set and recipe that
 differ in their seeds alone make one row: mean ± standard deviation over seeds. A seed succeeds if
 its count accuracy reaches the paper's on `test`, and 99 % on the crowded split (the paper does not
-say whether its figure takes that in).
+say whether its figure takes that in). A LAVAE with a learnt prior of appearances is not the
+paper's model: it has a row of its own, without the paper's figures.
 """
 
 import dataclasses
@@ -66,6 +67,7 @@ class Result:
     seed: int
     num_samples: int
     support: str | None
+    prior: str  # of appearances
     neg_bound: float
     images: dict[str, int]
     count_accuracy: dict[str, float]
@@ -81,6 +83,7 @@ FIELDS = {
     "support": str | None,
     "splits": dict,
 }
+NORMAL = "normal"  # the paper's prior, and that of results from before there was another
 
 
 def read(file: str) -> Result:
@@ -114,6 +117,7 @@ def parse(file: str, text: str) -> Result:
         seed=found["seed"],
         num_samples=found["num_samples"],
         support=found["support"],
+        prior=found.get("prior") or NORMAL,
         neg_bound=number("test", "neg_bound"),
         images={split: number(split, "images") for split in counted or ["test"]},
         count_accuracy={split: number(split, "count_accuracy") for split in counted},
@@ -168,22 +172,23 @@ class Table:
 
 
 def make_table(results: list[Result]) -> Table:
-    """For each data set and model: the paper's row, then what is not comparable with it.
+    """For each data set and model: the paper's row, learnt priors, then what is not comparable.
 
-    Recipes are named where the table has more than one. They have a row each.
+    Recipes are named where the table has more than one for a prior. They have a row each.
     """
     table = Table([], [])
     groups = group(results)
-    name_recipes = len({result.recipe for result in results}) > 1
+    name_recipes = len({(r.prior, r.recipe) for r in results}) > len({r.prior for r in results})
     unknown = sorted({result.dataset for result in results} - DATASETS.keys())
     for dataset, kind in itertools.product((*DATASETS, *unknown), MODELS):
         title, published = DATASETS.get(dataset, dataset), PAPER.get((dataset, kind))
         here = [seeds for seeds in groups if (seeds[0].dataset, seeds[0].kind) == (dataset, kind)]
         comparable = [seeds for seeds in here if not differences(seeds[0])]
-        if published and not comparable:
+        if published and all(seeds[0].prior != NORMAL for seeds in comparable):
             table.rows.append(_row(title, MODELS[kind], [], published))
-        for seeds in comparable:
-            table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, published))
+        for seeds in sorted(comparable, key=lambda seeds: seeds[0].prior != NORMAL):
+            beside = published if seeds[0].prior == NORMAL else None
+            table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, beside))
         for seeds in here:
             if seeds not in comparable:
                 marked = f"{title} {_mark(table.notes, differences(seeds[0]))}"
@@ -195,7 +200,7 @@ def group(results: list[Result]) -> list[list[Result]]:
     """The results of each row, sorted by recipe and data. They must differ in their seeds alone."""
     groups = defaultdict(list)
     for result in results:
-        row = groups[result.dataset, result.kind, result.recipe, result.overrides]
+        row = groups[result.dataset, result.kind, result.prior, result.recipe, result.overrides]
         for other in row:
             _check_same_measurement(other, result)
             if other.seed == result.seed:
@@ -242,6 +247,8 @@ def differences(result: Result) -> str:
 
 def _model(result: Result, name_recipe: bool) -> str:
     model = MODELS[result.kind]
+    if result.prior != NORMAL:
+        model += f", {result.prior}"
     return f"{model} ({result.recipe})" if name_recipe else model
 
 

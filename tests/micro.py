@@ -28,13 +28,19 @@ LAVAE_FIELDS = {
     "model.decoder.hidden": (4,),
     "auxiliary.width": 4,
 }
+MIXTURE_FIELDS = {
+    "model.prior.components": 5,
+    "model.threshold": -99.0,  # a network that has hardly been trained finds objects, too
+    "optimizer.decay_steps": 2,
+    "curriculum.mixture.steps": 4,
+}
 
 
 def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     """Changes to a config that make it small.
 
-    warmup: the steps of the warm-up and of the annealing after it; or, in the cpu recipe, of
-    the phases `auxiliary` and `peaks`.
+    warmup: the steps of the warm-up and of the annealing after it; or, in the recipes cpu and
+    mixture, of the phases `auxiliary` and `peaks`.
     """
     changes = {**FIELDS, "num_train_steps": steps}
     if not name.startswith("baseline"):
@@ -42,9 +48,10 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
         changes |= LAVAE_FIELDS
         changes |= (
             {"curriculum.auxiliary.steps": first, "curriculum.peaks.steps": second}
-            if recipe == "cpu"
+            if recipe in ("cpu", "mixture")
             else {"curriculum.warmup_steps": first, "curriculum.anneal_steps": second}
         )
+        changes |= MIXTURE_FIELDS if recipe == "mixture" else {}
     return changes | more
 
 

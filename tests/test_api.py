@@ -246,6 +246,46 @@ def test_loading_needs_the_model_s_settings_only():
     assert model_files.build(config, handmade.arrays()).infer(IMAGES).count.tolist() == [3, 2, 0]
 
 
+def test_a_config_from_before_there_was_a_choice_of_prior_has_the_paper_s(model):
+    config = handmade.run_config()
+    del config.model.prior
+    old = model_files.build(config, handmade.arrays())
+    assert old.settings == model.settings
+    assert old.settings.prior.kind == "normal"
+
+
+def test_a_mixture_of_the_two_objects_that_there_are_knows_nothing_else(model):
+    """Two narrow components, of which pairs have three quarters."""
+    config, arrays = handmade.run_config(), handmade.arrays()
+    config.model.prior = {"kind": "mixture", "components": 2}
+    arrays["params.prior.logits"] = np.log([1, 3])
+    narrow = [-4.0, -4.0]
+    arrays["params.prior.features"] = np.array([[0, 0, *narrow], [PAIR, 0, *narrow]]).T
+    mixture = model_files.build(config, arrays)
+    scene = mixture.sample(0, 500, count=[1])
+    z = np.asarray(scene.appearance[:, 0])
+    is_pair = z[:, 0] > PAIR / 2
+    assert is_pair.mean() == pytest.approx(0.75, abs=0.06)
+    assert np.abs(z - np.where(is_pair[:, None], [PAIR, 0], 0)).max() < 1
+    lit = (np.asarray(mixture.render(scene)) > 0.5).sum((1, 2, 3))
+    inside = np.asarray(scene.location[:, 0, 1]) < 63  # where a pair is not cut off
+    np.testing.assert_array_equal(lit[inside], (1 + is_pair)[inside])
+    np.testing.assert_array_equal(mixture.infer(IMAGES).appearance, model.infer(IMAGES).appearance)
+
+    mean, deviation = mixture.appearance_moments()
+    np.testing.assert_allclose(mean, [0.75 * PAIR, 0], atol=1e-5)
+    spread = np.exp(8 * np.tanh(-0.5))
+    expected = [spread + PAIR**2 * 3 / 16, spread]
+    np.testing.assert_allclose(np.square(deviation), expected, rtol=1e-4)
+    z = mixture.sample_appearances(np.zeros((2, 3, 2)), np.array([[0, 0.2, 0.3], [0.5, 0.9, 1]]))
+    np.testing.assert_array_equal(z[..., 0], [[0, 0, PAIR], [PAIR] * 3])
+
+    # The KL of a point against a component is that of the component's density there.
+    bounds = [m.bound(IMAGES, num_samples=5).terms.kl_appearance for m in (mixture, model)]
+    assert (bounds[0][:2] < bounds[1][:2]).all()
+    assert bounds[0][2] == bounds[1][2] == 0
+
+
 def test_methods_are_pure_functions_under_jit_and_grad(model, scene):
     for images in (IMAGES, (255 * IMAGES).astype(np.uint8), IMAGES > 0, IMAGES[..., 0]):
         np.testing.assert_array_equal(jax.jit(model.infer)(images).location, scene.location)

@@ -11,10 +11,11 @@ import pytest
 from jax.test_util import check_grads
 from small_models import compiled, initialised, module_of, paper, small
 
-from lavae_jax import bernoulli, counting, generative, inference, model, objective
+from lavae_jax import bernoulli, counting, generative, inference, model, objective, prior
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget, Objects
+from lavae_jax.prior import Mixture
 
 
 def keys(seed, n):
@@ -32,7 +33,7 @@ COUNTING = {
 }
 
 
-def tiny(count):
+def tiny(count, components=0):
     """Sprites that reach all of the canvas and a flat q: weights of low variance."""
     return paper(
         sprite_size=5,
@@ -47,8 +48,28 @@ def tiny(count):
             "hidden": (4,),
         },
         decoder={"network": "dense", "hidden": (4,)},
+        prior={"kind": "mixture" if components else "normal", "components": components},
         **COUNTING[count],
     )
+
+
+APART = Mixture(np.array([0.0, 0.4]), np.array([[-0.2, 1.2], [-0.8, -0.8]]))
+
+
+def with_mixture(variables, mixture=APART):
+    return {**variables, "params": {**variables["params"], "prior": mixture}}
+
+
+def quadrature(mixture):
+    """Nodes and weights for the mean of a function under p(z_app)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    if mixture is None:
+        return nodes, weights
+    mean, raw = np.split(mixture.features.T, 2, axis=1)
+    deviation = np.exp(8 * np.tanh(raw / 8) / 2)
+    shares = np.exp(mixture.logits) / np.exp(mixture.logits).sum()
+    return (mean + deviation * nodes).ravel(), (shares[:, None] * weights).ravel()
 
 
 X = jnp.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], float)[None, ..., None]
@@ -56,9 +77,9 @@ X = jnp.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], float)[None, ..., None]
 
 def exact_log_joint(settings, variables, count):
     """log p(x, n): a sum over ordered locations, quadrature over each appearance."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
-    weights = weights / weights.sum()
-    every = Objects(jnp.zeros(40, int), jnp.zeros(40, int), jnp.ones(40, bool))
+    nodes, weights = quadrature(variables["params"].get("prior"))
+    size = len(nodes)
+    every = Objects(jnp.zeros(size, int), jnp.zeros(size, int), jnp.ones(size, bool))
     decode = compiled(generative.decode, settings)
     sprites = np.asarray(decode(variables, jnp.asarray(nodes)[:, None], every))[..., 0]
 
@@ -70,7 +91,7 @@ def exact_log_joint(settings, variables, count):
 
     total = 0.0
     for where in itertools.permutations(range(9), count):
-        grid = list(itertools.product(range(40), repeat=count))
+        grid = list(itertools.product(range(size), repeat=count))
         intensity = np.zeros((len(grid), 3, 3))
         weight = np.ones(len(grid))
         for i, pixel in enumerate(where):
@@ -87,14 +108,18 @@ def exact_log_joint(settings, variables, count):
     return np.log(total / num_orders) + log_p_n
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(scope="module", params=[(0, 0), (1, 0), (2, 0), (1, 2), (2, 2)], ids=str)
 def enumerated(request):
-    settings = tiny(request.param)
+    count, components = request.param
+    settings = tiny(count, components)
     variables = jax.tree.map(np.copy, initialised(settings))
+    if components:
+        variables = with_mixture(variables)
+        variables["params"]["decoder"]["Dense_0"]["kernel"] *= 2  # so that priors make a difference
     variables["params"]["decoder"]["Dense_1"]["bias"] -= 1.5  # sprites that seldom add up to 1
     exact = [exact_log_joint(settings, variables, n) for n in range(3)]
     h_loc = compiled(inference.location_logits, settings)(variables, X)
-    assert inference.detect(settings, h_loc).count.tolist() == [request.param]
+    assert inference.detect(settings, h_loc).count.tolist() == [count]
     weigh = compiled(objective.log_weights, settings, static=("num_samples",))
     log_w, _ = weigh(variables, X, keys(1, 1), num_samples=100_000)
     return settings, variables, exact, np.asarray(log_w, np.float64)[:, 0]
@@ -171,10 +196,12 @@ def test_elbo_gradients_through_all_networks(network, computed_on):
             assert any(bool(jnp.any(g != 0)) for g in jax.tree.leaves(slope[name]))
 
 
-def test_gradients_of_the_terms_and_of_the_bound():
+@pytest.mark.parametrize("components", [0, 3])
+def test_gradients_of_the_terms_and_of_the_bound(components):
     with jax.enable_x64(True):
-        lavae = module_of(tiny(2))
-        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(tiny(2)))
+        settings = tiny(2, components)
+        lavae = module_of(settings)
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), initialised(settings))
         x = X.astype(jnp.float64)
 
         @jax.jit
@@ -190,6 +217,31 @@ def test_gradients_of_the_terms_and_of_the_bound():
         params = variables["params"]
         check_grads(parts, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
         check_grads(bound, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+        if components:
+            slope = jax.grad(lambda params: bound(params).sum())(params)["prior"]
+            assert all(bool(jnp.all(g != 0)) for g in slope)
+
+
+# --- priors ------------------------------------------------------------------
+
+
+def test_a_mixture_of_standard_components_is_the_paper_s_prior():
+    """In the bound and its weights; the ELBO has the same mean."""
+    normal, mixture = tiny(2), tiny(2, 3)
+    variables = initialised(normal)
+    standard = with_mixture(variables, prior.standard(None, 3, 1))
+    weigh = [
+        compiled(objective.log_weights, settings, static=("num_samples",))
+        for settings in (normal, mixture)
+    ]
+    log_w, parts = weigh[0](variables, X, keys(1, 1), num_samples=2_000)
+    log_w_mixture, parts_mixture = weigh[1](standard, X, keys(1, 1), num_samples=2_000)
+    np.testing.assert_allclose(log_w_mixture, log_w, atol=1e-5)
+    sampled = np.asarray(parts_mixture.kl_appearance)
+    error = 4 * sampled.std() / np.sqrt(sampled.size)
+    np.testing.assert_allclose(sampled.mean(), parts.kl_appearance.mean(), atol=error)
+    for name in ("log_likelihood", "kl_count", "kl_location"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(parts_mixture, name))
 
 
 # --- invariances -------------------------------------------------------------

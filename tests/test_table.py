@@ -193,6 +193,23 @@ def test_recipes_have_a_row_each_and_are_named_if_there_are_several():
     assert rows_of(made, "multi-dSprites")[0][1] == "LAVAE"
 
 
+def test_a_learnt_prior_has_a_row_of_its_own_without_the_paper_s_figures():
+    learnt = {"recipe": "mixture", "prior": "mixture of 3,000"}
+    made = make(
+        changed(seed=0, test={"neg_bound": 26.0}, **learnt),
+        changed(seed=1, test={"neg_bound": 28.0}, **learnt),
+        changed(prior="normal"),
+        changed(BASELINE, prior=None),
+    )
+    assert [row[1:4] for row in rows_of(made, "multi-MNIST-1k")] == [
+        ["LAVAE", "36.0", "42.2 ± 1.1"],
+        ["LAVAE, mixture of 3,000", "27.0 ± 1.4", ""],
+        ["baseline", "77.0", "51.6 ± 0.6"],
+    ]
+    alone = make(changed(**learnt))
+    assert [row[2:4] for row in alone.rows[:2]] == [["", "42.2 ± 1.1"], ["36.0", ""]]
+
+
 # --- what is refused ----------------------------------------------------------
 
 

@@ -9,26 +9,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import SMALL
+from micro import Drawn, metrics, newest, train
 from micro import config as micro_config
-from micro import metrics, newest, train
 from small_models import get_config
 
 import datasets
+from lavae_jax import model_files
 from lavae_jax.training import checkpoints, console, files, loop, schedules, step, tasks
 from lavae_jax.training.checkpoints import CheckpointError
 from lavae_jax.training.files import WorkdirError
 from lavae_jax.training.loop import TrainingError
 from lavae_jax.training.signals import StopRequest
 
-CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
-CONFIGS += [f"baseline_{name}" for name in CONFIGS]
+LAVAE_CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
+CONFIGS = LAVAE_CONFIGS + [f"baseline_{name}" for name in LAVAE_CONFIGS]
+RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "tiny")]
+RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in ("mixture", "joint")]
 
 
 # --- settings ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("recipe", ["paper", "cpu", "tiny"])
+@pytest.mark.parametrize(("name", "recipe"), RECIPES)
 def test_every_config_makes_a_task(name, recipe):
     config = get_config(name, recipe)
     assert config.name == name
@@ -43,7 +45,8 @@ def test_every_config_makes_a_task(name, recipe):
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(ValueError, match="no recipe 'gpu'; there are paper, cpu, joint, tiny"):
+    message = "no recipe 'gpu'; there are paper, cpu, mixture, joint, tiny"
+    with pytest.raises(ValueError, match=message):
         get_config("mnist1k", "gpu")
 
 
@@ -197,6 +200,93 @@ def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
     assert newest(tmp_path / "pieces").meta["seconds"] > 0
+
+
+# --- the mixture -------------------------------------------------------------
+
+
+def test_stops_before_at_and_after_the_start_of_the_mixture_leave_no_trace(tmp_path):
+    """Steps 1 and 2 are of the phase before, 3 to 6 of the mixture's."""
+    fields = {"recipe": "mixture", "eval_every_steps": 2}
+    said = train(micro_config(steps=6, **fields), tmp_path / "whole")
+    assert said.count("starting phase mixture from training images") == 1
+    for steps in (1, 2, 3, 5, 6):
+        said = train(micro_config(steps=steps, **fields), tmp_path / "pieces")
+        assert said.count("starting phase") == (steps == 3)
+    assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+    assert metrics(tmp_path / "whole", "components").keys() == {3, 4, 5, 6}
+
+
+def test_until_its_phase_a_run_with_a_mixture_is_one_without(tmp_path):
+    """Bit for bit, and what it has of a mixture is N(0, I)."""
+    normal = {"recipe": "cpu", "model.threshold": -99.0, "optimizer.decay_steps": 2}
+    train(micro_config(steps=3, recipe="mixture", warmup=(0, 1)), tmp_path / "mixture")
+    train(micro_config(steps=3, warmup=(0, 1), **normal), tmp_path / "cpu")
+    ours, theirs = newest(tmp_path / "mixture").arrays, newest(tmp_path / "cpu").arrays
+    added = ours.keys() - theirs.keys()
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(array, ours[name], err_msg=name)
+    assert {name.split(".lavae.prior")[0] for name in added} == {"state.params", "state.opt_state"}
+    assert not any(ours[name].any() for name in added)
+    assert metrics(tmp_path / "mixture") == metrics(tmp_path / "cpu")
+
+
+def test_the_mixture_starts_at_encodings_of_training_objects(tmp_path):
+    config = micro_config(steps=2, recipe="mixture")
+    train(config, tmp_path)
+    task = tasks.make(config)
+    like = jax.eval_shape(lambda: {"state": step.init_state(task, jax.random.key(0))})
+    arrays = {name: a for name, a in newest(tmp_path).arrays.items() if name != "key"}
+    state = checkpoints.unflatten(arrays, like)["state"]
+    images = Drawn(config, 0, 20).read(range(20))["image"]
+    with pytest.warns(UserWarning, match="does not explain"):  # after two steps
+        scene = model_files.load(tmp_path).infer(images)
+    encodings = np.asarray(scene.appearance)[np.asarray(scene.present)][:5]
+    started = step.start_phase(task, task.phases[-1], state, iter([images[:1], images[1:]]))
+    mixture = started.params["lavae"]["prior"]
+    variance = np.maximum(1 - encodings.var(0), 0.03)
+    mean, log_variance = mixture.components
+    np.testing.assert_allclose(mean.T, encodings, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(log_variance).T, [variance] * 5, rtol=1e-5)
+    assert not mixture.logits.any()
+
+
+def test_the_mixture_s_phase_trains_everything_but_the_location_network(tmp_path):
+    config = micro_config(steps=4, recipe="mixture", checkpoint_every_steps=1)
+    train(config, tmp_path)
+    before, after = (checkpoints.load(tmp_path / "checkpoints" / s).arrays for s in "34")
+    same = {n for n in before if np.array_equal(before[n], after[n])}
+    for part in ("appearance", "decoder", "count", "prior"):
+        assert any(n not in same for n in before if n.startswith(f"state.params.lavae.{part}"))
+    frozen = ("lavae.location", "auxiliary")
+    assert same >= {n for n in before if any(part in n for part in frozen)}
+
+
+def test_a_mixture_of_more_components_than_objects_is_refused(tmp_path):
+    fields = {"model.prior.components": 9_999, "checkpoint_every_steps": 1}
+    config = micro_config(steps=3, recipe="mixture", **fields)
+    with pytest.raises(TrainingError, match=r"components=9999, but only \d+ objects are found"):
+        train(config, tmp_path)
+    assert newest(tmp_path).step == 2
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "message"),
+    [
+        ("mixture", {"model.prior.kind": "normal"}, "components=5: a mixture has at least 1"),
+        ("mixture", {"model.prior.components": 0}, "components=0: a mixture has at least 1"),
+        ("mixture", {"optimizer.decay_steps": 0}, "it says when the mixture's phase begins"),
+        ("mixture", {"num_train_steps": 7}, "num_train_steps=7, but the learning rate is 0"),
+        ("mixture", {"curriculum.kind": "joint"}, "prior.kind='mixture': a mixture, and nothing"),
+    ],
+)
+def test_a_mixture_without_what_it_needs_is_refused(recipe, changes, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.make(micro_config(recipe=recipe, **changes))
+
+
+# --- what phases train -------------------------------------------------------
 
 
 def test_a_phase_leaves_what_it_does_not_train_as_it_was(tmp_path):

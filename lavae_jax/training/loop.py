@@ -3,7 +3,8 @@
 The order in which a run is taken up again: build the task and an initial state from the
 config; load the newest whole checkpoint; put its arrays in place of the initial ones; set
 the data iterator to where it was; go on with the next step. Batches and random numbers
-depend on the step alone, so stops leave no trace.
+depend on the step alone, and what a phase starts with on the state before it, so stops leave
+no trace.
 """
 
 import os
@@ -85,7 +86,7 @@ class Run:
     def __init__(
         self, config: ConfigDict, task: Task, data: Data, run_files: RunFiles, started: float
     ):
-        self.config, self.task, self.files = config, task, run_files
+        self.config, self.task, self.data, self.files = config, task, data, run_files
         self.key = jax.random.key(config.seed)
         init_key, self._train_key, eval_key = jax.random.split(self.key, 3)
         self.state: Any = steps.init_state(task, init_key)
@@ -144,6 +145,8 @@ class Run:
         alone = jax.process_count() == 1
         while self.step < self.config.num_train_steps:
             phase = self.task.phase_after(self.step)
+            if phase.start and self.task.begins_after(self.step):
+                self._start(phase)
             self._make_step(phase, asked=request.signal is not None)
             last = self.step == self.config.num_train_steps
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
@@ -167,6 +170,20 @@ class Run:
         """Every so many steps and at the end; never if that is 0."""
         every = self.config[f"{name}_every_steps"]
         return every > 0 and (last or self.step % every == 0)
+
+    def _start(self, phase: Phase) -> None:
+        """Once, before the phase's first step: every process goes through the same images."""
+        self.files.print(f"starting phase {phase.name} from training images ...")
+        alone = ProcessShard()
+        batches = input_pipeline.eval_batches(
+            self.data.training, self.config.batch_size, shard=alone
+        )
+        images = (batch["image"][batch["valid"]] for batch in batches)
+        try:
+            state = steps.start_phase(self.task, phase, steps.unreplicate(self.state), images)
+        except ValueError as error:
+            raise TrainingError(str(error)) from error
+        self.state = steps.replicate(state)
 
     def _make_step(self, phase: Phase, asked: bool) -> None:
         """Starts a step, and waits for the one before."""

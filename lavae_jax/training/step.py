@@ -1,6 +1,6 @@
 """One step of training and of evaluation, pmapped over all devices of all processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -47,6 +47,17 @@ def _put(params: dict, part: str, value: Any) -> dict:
     """Parameters with those of a part replaced."""
     name, _, rest = part.partition(".")
     return {**params, name: _put(params[name], rest, value) if rest else value}
+
+
+def start_phase(
+    task: Task, phase: Phase, state: TrainState, batches: Iterable[np.ndarray]
+) -> TrainState:
+    """The state in which a phase begins, on the host. It does not depend on devices."""
+    params = state.params
+    variables = {"params": params, "batch_stats": state.batch_stats}
+    for part, value in phase.start(task.module((), None), variables, batches).items():
+        params = _put(params, part, value)
+    return state._replace(params=params)
 
 
 def make_train_step(

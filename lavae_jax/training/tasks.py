@@ -4,22 +4,24 @@ A task is a Flax module and the phases of its training; a phase has a loss, whic
 function of the bound module, and the learning rates of the parts that it trains.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import chex
 import flax.linen as nn
 import jax
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from lavae_jax import counting, generative, inference, objective, vae, warmup
-from lavae_jax.model import LAVAE
+from lavae_jax import counting, generative, inference, model, objective, prior, vae, warmup
+from lavae_jax.model import LAVAE, Variables
 from lavae_jax.packing import Budget
 from lavae_jax.scene import Scene
-from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.settings import LavaeSettings, PriorSettings, from_config
 from lavae_jax.training import schedules
 from lavae_jax.vae import GridVAE, GridVAESettings
 
@@ -35,12 +37,16 @@ class Phase(NamedTuple):
         of parameters, such as "lavae.location". What is not named is frozen: it has no
         gradient, no optimiser, and uses its batch statistics without changing them.
     end: the number of steps after which the next phase begins; None for the last one.
+    start(module, variables, batches) -> parts of the parameters, by their paths, as the phase
+        finds them when it begins: made of the variables before it and of batches of training
+        images [B, H, W, C], each image once. None if nothing changes.
     """
 
     name: str
     loss: Callable[..., tuple[jax.Array, Metrics]]
     learning_rates: dict[str, optax.Schedule]
     end: int | None = None
+    start: Callable[[nn.Module, Variables, Iterable[np.ndarray]], dict] | None = None
 
 
 class Task(NamedTuple):
@@ -60,6 +66,10 @@ class Task(NamedTuple):
     def phase_after(self, step: int) -> Phase:
         """The phase of the step that follows `step` others."""
         return next(p for p in self.phases if p.end is None or step < p.end)
+
+    def begins_after(self, step: int) -> bool:
+        """Whether the step that follows `step` others is the first of its phase."""
+        return step == 0 or step in (p.end for p in self.phases)
 
 
 class Reconstruction(NamedTuple):
@@ -81,7 +91,10 @@ def make(config: ConfigDict) -> Task:
 
 
 class Trainee(nn.Module):
-    """LAVAE, and the auxiliary VAE of its warm-up."""
+    """LAVAE, and the auxiliary VAE of its warm-up.
+
+    Until the phase that trains it, p(z_app) is N(0, I) whatever it is to become.
+    """
 
     settings: LavaeSettings
     auxiliary_settings: GridVAESettings
@@ -90,7 +103,10 @@ class Trainee(nn.Module):
 
     def setup(self):
         inside = tuple(p.removeprefix("lavae.") for p in self.train if p.startswith("lavae."))
-        self.lavae = LAVAE(self.settings, inside, self.axis_name)
+        settings = self.settings
+        if self.train and "prior" not in inside:
+            settings = dataclasses.replace(settings, prior=PriorSettings(kind="normal"))
+        self.lavae = LAVAE(settings, inside, self.axis_name)
         self.auxiliary = GridVAE(self.auxiliary_settings, "auxiliary" in self.train, self.axis_name)
 
     def __call__(self) -> None:
@@ -107,6 +123,11 @@ def _lavae(config: ConfigDict) -> Task:
     kind = config.curriculum.kind
     if kind not in curricula:
         raise ValueError(f"config.curriculum.kind={kind!r}: there are 'joint', 'phased'")
+    if (settings.prior.kind == "mixture") != (kind == "phased" and "mixture" in config.curriculum):
+        raise ValueError(
+            f"config.model.prior.kind={settings.prior.kind!r}: a mixture, and nothing else, is "
+            "trained by config.curriculum.mixture in a curriculum of kind 'phased'"
+        )
     return Task(
         functools.partial(Trainee, settings, auxiliary),
         curricula[kind](config, auxiliary.cell),
@@ -151,13 +172,15 @@ def _elbo_loss(
     return metrics["neg_elbo"], metrics, out
 
 
-def _learning_rate(config: ConfigDict, start: int = 0) -> optax.Schedule:
-    """From step `start` on; it may not reach 0 before the training ends."""
+def _learning_rate(config: ConfigDict, start: int = 0, later_steps: int = 0) -> optax.Schedule:
+    """From step `start` on; it may not reach 0 before the training ends, but for steps of
+    another phase that follow."""
     rate, steps = config.optimizer.learning_rate, config.optimizer.decay_steps
-    if steps and config.num_train_steps > start + steps:
+    end = start + steps + later_steps
+    if steps and config.num_train_steps > end:
         raise ValueError(
             f"config.num_train_steps={config.num_train_steps}, but the learning rate is 0 from "
-            f"step {start + steps} on (config.optimizer.decay_steps={steps}); set both"
+            f"step {end} on (config.optimizer.decay_steps={steps}); set both"
         )
     return schedules.starting_at(start, schedules.cosine(rate, steps))
 
@@ -205,7 +228,7 @@ def _joint(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
 
 
 def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
-    """Where objects are (see `warmup`), then the ELBO.
+    """Where objects are (see `warmup`), then the ELBO, then the mixture if there is one.
 
     There h_loc stays as it is, which makes steps cheap: with samples on peaks alone, the ELBO
     has nothing to tell it. If the curriculum has learning rates for the `location` network, it
@@ -240,6 +263,10 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
         return loss, {"detection_loss": loss, **_mean(counts)}
 
+    def mixture_loss(module: Trainee, x, keys, step):
+        loss, metrics, _ = _elbo_loss(config, module.lavae, x, keys)
+        return loss, {**metrics, "components": module.lavae.prior.perplexity}
+
     def appearance_loss(module: Trainee, x, keys, step):
         relaxed = {"temperature": temperature(step)} if train_location else {}
         return _elbo_loss(config, module.lavae, x, keys, **relaxed)[:2]
@@ -248,7 +275,10 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
     start_appearance = start_peaks + for_peaks.steps
     auxiliary_rate = optax.constant_schedule(for_auxiliary.learning_rate)
     peaks_rate = schedules.cosine(for_peaks.learning_rate, for_peaks.steps)
-    appearance_rates = dict.fromkeys(APPEARANCE, _learning_rate(config, start_appearance))
+    for_mixture = config.curriculum.get("mixture")
+    mixture_steps = for_mixture.steps if for_mixture else 0
+    appearance_rate = _learning_rate(config, start_appearance, mixture_steps)
+    appearance_rates = dict.fromkeys(APPEARANCE, appearance_rate)
     train_location = "location" in config.curriculum
     if train_location:
         temperature = schedules.starting_at(
@@ -257,7 +287,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         appearance_rates["lavae.location"] = schedules.starting_at(
             start_appearance, schedules.exponential(config.curriculum.location)
         )
-    return (
+    phases = (
         Phase("auxiliary", auxiliary_loss, {"auxiliary": auxiliary_rate}, start_peaks),
         Phase(
             "peaks",
@@ -267,6 +297,43 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         ),
         Phase("appearance", appearance_loss, appearance_rates),
     )
+    if not for_mixture:
+        return phases
+    if not config.optimizer.decay_steps:
+        raise ValueError("config.optimizer.decay_steps=0: it says when the mixture's phase begins")
+    start_mixture = start_appearance + config.optimizer.decay_steps
+    mixture_rate = schedules.cosine(for_mixture.learning_rate, mixture_steps)
+    mixture_rate = schedules.starting_at(start_mixture, mixture_rate)
+    *before, appearance = phases
+    return (
+        *before,
+        appearance._replace(end=start_mixture),
+        Phase(
+            "mixture",
+            mixture_loss,
+            dict.fromkeys((*APPEARANCE, "lavae.prior"), mixture_rate),
+            start=_start_mixture,
+        ),
+    )
+
+
+def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.ndarray]) -> dict:
+    """A component at each of the first K objects that are found in training images."""
+    size = module.settings.prior.components
+    infer = jax.jit(model.bind(lambda module, x: inference.infer(module.lavae, x), module))
+    found = [np.zeros((0, module.settings.latent_size), np.float32)]
+    for x in batches:
+        scene = infer(variables, x)
+        found.append(np.asarray(scene.appearance)[np.asarray(scene.present)])
+        if sum(map(len, found)) >= size:
+            break
+    encodings = np.concatenate(found)[:size]
+    if len(encodings) < size:
+        raise ValueError(
+            f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
+            "in all training scenes, and each component starts at one"
+        )
+    return {"lavae.prior": prior.at_encodings(encodings)}
 
 
 # --- the baseline ------------------------------------------------------------
