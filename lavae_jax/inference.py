@@ -44,21 +44,33 @@ def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
 
     What follows the first n̂ of an image is arbitrary.
     """
-    height = jnp.where(detection.peaks, detection.h_loc, -jnp.inf)
-    flat = height.reshape(len(height), -1)
-    return Locations.hard(jax.lax.top_k(flat, settings.max_objects)[1])
+    return Locations.hard(_peaks_first(settings, detection).pixel)
 
 
-def sampling_logits(settings: LavaeSettings, detection: Detection) -> jax.Array:
-    """The logits [B, H, W] of q(z_loc): h_loc, or what is left of it on the peaks alone.
+class Support(NamedTuple):
+    """The pixels that q(z_loc) draws from: C of each image."""
 
-    A peak is above the threshold, and every other pixel is brought far below it.
-    """
-    h_loc = detection.h_loc
+    logits: jax.Array  # [B, C]
+    pixel: jax.Array | None  # [B, C]; None if they are all D, in order
+
+
+def support(settings: LavaeSettings, detection: Detection) -> Support:
+    """All pixels by h_loc, as in the paper, or the first M peaks."""
     if settings.support == "pixels":
-        return h_loc
+        return Support(_flat(detection.h_loc), None)
+    return _peaks_first(settings, detection)
+
+
+def _peaks_first(settings, detection) -> Support:
+    """M pixels. A peak is above the threshold; where there are fewer, others follow far below."""
+    h_loc = detection.h_loc
     elsewhere = jnp.minimum(h_loc, settings.threshold_for(h_loc.shape[1:3])) - OFF_PEAK
-    return jnp.where(detection.peaks, h_loc, elsewhere)
+    logits = jnp.where(detection.peaks, h_loc, elsewhere)
+    return Support(*jax.lax.top_k(_flat(logits), settings.max_objects))
+
+
+def _flat(maps):
+    return maps.reshape(len(maps), -1)
 
 
 # --- what they look like -----------------------------------------------------
@@ -125,7 +137,7 @@ class Posterior(NamedTuple):
 def sample_posterior(
     lavae: LAVAE,
     x: jax.Array,
-    logits: jax.Array,
+    support: Support,
     count: jax.Array,
     keys: chex.PRNGKey,
     budget: Budget,
@@ -133,16 +145,16 @@ def sample_posterior(
 ) -> Posterior:
     """Locations and appearances of `count` objects in images x [B, H, W, C].
 
-    logits: those of q(z_loc), [B, H, W] (`sampling_logits`). With a temperature the
-    locations are relaxed, so that a gradient reaches them. Without, there may be
-    [K B, H, W] of them, with as many counts and keys: K samples of each image.
+    With a temperature the locations are relaxed, so that a gradient reaches them. Without,
+    there may be supports of K B images, with as many counts and keys: K samples of each image.
     """
     chex.assert_rank(x, 4)
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     count, overflow = packing.fit(count, budget)
     objects = packing.pack(count, budget.capacity)
-    flat = logits.reshape(len(logits), -1)
-    where = locations.sample(location_keys, flat, budget.num_slots, temperature)
+    where = locations.sample(location_keys, support.logits, budget.num_slots, temperature)
+    if support.pixel is not None:
+        where = locations.on_canvas(where, support.pixel, x.shape[1] * x.shape[2])
     q_app = appearance(lavae, x, where, objects)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
     shape = (budget.num_slots, lavae.settings.latent_size)
@@ -166,9 +178,9 @@ def infer(lavae: LAVAE, x: jax.Array) -> Scene:
 def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
     """A sample of q(z_loc, z_app, n | x) for each image."""
     detection = detect(lavae.settings, location_logits(lavae, x))
-    logits = sampling_logits(lavae.settings, detection)
+    where = support(lavae.settings, detection)
     budget = Budget.for_everything(lavae.settings.max_objects, len(x))
-    drawn = sample_posterior(lavae, x, logits, detection.count, keys, budget)
+    drawn = sample_posterior(lavae, x, where, detection.count, keys, budget)
     return _to_scene(drawn.count, drawn.where, drawn.objects, drawn.z_app, x)
 
 

@@ -85,6 +85,16 @@ def _draw_exactly(logits, gumbel, num_slots):
     return Locations(index, None, drawn - normaliser[:, :-1])
 
 
+def on_canvas(drawn: Locations, pixel: jax.Array, num_pixels: int) -> Locations:
+    """Locations that were drawn from some pixels [B, C] alone, as ones of all D."""
+    index = jnp.take_along_axis(pixel, drawn.index, axis=1)
+    if drawn.weights is None:
+        return drawn._replace(index=index)
+    nowhere = jnp.zeros((drawn.weights.shape[1], num_pixels), drawn.weights.dtype)
+    weights = jax.vmap(lambda pixel, w: nowhere.at[:, pixel].set(w))(pixel, drawn.weights)
+    return drawn._replace(index=index, weights=weights)
+
+
 def log_prior(num_pixels: int, num_slots: int) -> jax.Array:
     """log p [S] of each location given the earlier ones: -log(D - i + 1), i = 1..S."""
     return -jnp.log(num_pixels - jnp.arange(num_slots, dtype=float))

@@ -55,9 +55,9 @@ def elbo(
     detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
     forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
     count = jnp.where(forced, 1, detection.count)
-    logits = inference.sampling_logits(lavae.settings, detection)
+    support = inference.support(lavae.settings, detection)
     posterior = inference.sample_posterior(
-        lavae, x, logits, count, sample_keys, budget, temperature
+        lavae, x, support, count, sample_keys, budget, temperature
     )
     intensity = _intensity(lavae, posterior, x.shape[1:3])
     parts, _ = _terms(lavae, x, posterior, intensity, detection.count)
@@ -132,10 +132,10 @@ def log_weights(
     # What belongs to the image is computed once, then repeated.
     detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
     count = repeat(detection.count)
-    logits = repeat(inference.sampling_logits(lavae.settings, detection))
+    support = jax.tree.map(repeat, inference.support(lavae.settings, detection))
     budget = Budget.for_everything(num_slots or lavae.settings.max_objects, len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
-    posterior = inference.sample_posterior(lavae, x, logits, count, keys, budget)
+    posterior = inference.sample_posterior(lavae, x, support, count, keys, budget)
     intensity = _intensity(lavae, posterior, x.shape[1:3])
     parts, log_w = _terms(lavae, repeat(x), posterior, intensity, count)
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))

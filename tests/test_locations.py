@@ -71,6 +71,22 @@ def test_a_relaxed_sample_is_a_distribution_over_the_pixels_that_are_left():
     assert (np.asarray(drawn.weights[:, 2])[earlier] == 0).all()
 
 
+@pytest.mark.parametrize("temperature", [None, 0.6])
+def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possible(temperature):
+    pixel = jnp.array([[7, 2, 5, 0, 11], [3, 1, 4, 8, 9]])
+    gumbel = jax.random.gumbel(jax.random.key(6), (2, 12))
+
+    def on_all(some):
+        return jax.vmap(lambda row, p: jnp.full(12, locations.TAKEN).at[p].set(row))(some, pixel)
+
+    logits = jnp.tile(LOGITS, (2, 1))
+    noise = jnp.take_along_axis(gumbel, pixel, axis=1)
+    drawn = locations.sample_with_noise(logits, noise, 3, temperature)
+    few = locations.on_canvas(drawn, pixel, 12)
+    every = locations.sample_with_noise(on_all(logits), gumbel, 3, temperature)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), few, every)
+
+
 def test_gradients_at_fixed_noise():
     with jax.enable_x64(True):
         logits = jax.random.normal(jax.random.key(0), (2, 6), jnp.float64)
