@@ -132,7 +132,7 @@ def lavae_recipes(*, components: int, **sizes: int) -> dict[str, Recipe]:
 
 
 def lavae_cpu(
-    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 26_400
+    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 36_000
 ) -> None:
     """For 2 cores: small networks; where objects are, then what they look like."""
     _small_networks(config, decoder_width)
@@ -140,12 +140,14 @@ def lavae_cpu(
     config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
     auxiliary = {"steps": 1_200, "learning_rate": 6e-3}
     peaks = {
-        "steps": 2_400,
+        "steps": 4_800,
         "learning_rate": 6e-3,  # falls to 0 along half a cosine
         "threshold": 1.0,  # of the mean KL map, in nats
         "shifts": 2,  # in each direction
         "centrings": 2,  # moves of a peak to the centre of mass around it
-        "weight": 20.0,
+        "turned": 0.5,  # the share of images that are turned and mirrored
+        "weight": 20.0,  # of a marked pixel
+        "which_weight": 4.0,  # of telling it from the 8 around it
         "counted_from": 0.03,  # the probability of an object that h_loc's threshold stands for
     }
     config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
@@ -178,7 +180,7 @@ def lavae_tiny(config: ConfigDict) -> None:
     """For tests: the paper's way in 60 steps."""
     _small_networks(config, decoder_width=32)
     _few_steps(config)
-    config.model.location.update(width=8, head_width=8, blocks=2)
+    config.model.location.update(width=8, head_width=8)
     config.model.appearance.update(window=17, hidden=(32,))
     config.model.decoder.update(hidden=(32,))
     config.model.latent_size = 8
@@ -205,7 +207,7 @@ def baseline_tiny(config: ConfigDict) -> None:
 
 def _small_networks(config: ConfigDict, decoder_width: int) -> None:
     """Convolutions at a quarter of the resolution; fully connected layers on windows."""
-    config.model.location.update(width=24, head_width=24, space_to_depth=4)
+    config.model.location.update(width=24, blocks=2, head_width=24, space_to_depth=4)
     config.model.appearance = {
         "network": "dense",
         "computed_on": "windows",

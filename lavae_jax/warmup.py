@@ -15,9 +15,11 @@ the map's *peaks*:
   constant, and trained as such. So peaks are one pixel wide, each location that is sampled
   finds an object of its own (γ sharpens the odds), and the threshold above which f_count
   counts has a meaning that the ELBO, blind to a constant added to h_loc, cannot give it.
-- That meaning is a small probability. The pixels around a centre share its probability, all
-  the more where an object is of a kind that was never seen, so none of them need pass one
-  half; and where there is no object, the probability is far smaller still.
+- It learns from images that are turned and mirrored, too, so as to know objects of kinds that
+  are not in the training set.
+- The threshold stands for a small probability. The pixels around a centre share its
+  probability, all the more where an object is of a kind that was never seen, so none of them
+  need pass one half; and where there is no object, the probability is far smaller still.
 """
 
 import chex
@@ -32,6 +34,21 @@ from lavae_jax.vae import GridVAE
 def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
     """Σ over pixels of (map - target)², the mean over images [B, H, W]."""
     return jnp.square(map_ - jax.lax.stop_gradient(target)).sum((1, 2)).mean()
+
+
+def turned(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
+    """Images [B, H, W, C], a share of which are turned and mirrored: any of 8 ways, or of the 4
+    that leave the shape as it is."""
+    square = x.shape[1] == x.shape[2]
+
+    def turn(image, key):
+        is_turned, *ways = jax.random.bernoulli(key, jnp.array([share, 0.5, 0.5, 0.5 * square]))
+        upside_down, mirrored, transposed = (is_turned & way for way in ways)
+        image = jnp.where(upside_down, image[::-1], image)
+        image = jnp.where(mirrored, image[:, ::-1], image)
+        return jnp.where(transposed, image.swapaxes(0, 1), image) if square else image
+
+    return jax.vmap(turn)(x, keys)
 
 
 def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
@@ -105,11 +122,25 @@ def _near(length, distance):
     return (jnp.abs(place[:, None] - place) <= distance).astype(float)
 
 
-def detection_loss(logits: jax.Array, peaks: jax.Array, weight: float) -> jax.Array:
+def detection_loss(
+    logits: jax.Array, peaks: jax.Array, weight: float, which_weight: float
+) -> jax.Array:
     """Cross-entropy of marked pixels [B, H, W], summed over pixels, the mean over images.
 
     A marked pixel counts `weight` times: where several pixels share the chance of being
-    marked, all of them should pass the threshold, since the highest alone is counted.
+    marked, all of them should pass the threshold, since the highest alone is counted. To that,
+    the cross-entropy of which of the 3x3 pixels around a marked one it is adds `which_weight`
+    times: an object's location should be the same pixel of it at every sighting.
     """
     entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
-    return (jnp.where(peaks, weight, 1.0) * entropy).sum((1, 2)).mean()
+    entropy = jnp.where(peaks, weight, 1.0) * entropy
+    which = jax.nn.logsumexp(_neighbours(logits), axis=0) - logits
+    return (entropy + jnp.where(peaks, which_weight * which, 0.0)).sum((1, 2)).mean()
+
+
+def _neighbours(maps):
+    """Each pixel's 3x3 of [B, H, W]: [9, B, H, W]; outside there is nothing."""
+    height, width = maps.shape[1:]
+    padded = jnp.pad(maps, ((0, 0), (1, 1), (1, 1)), constant_values=-jnp.inf)
+    starts = [(row, column) for row in range(3) for column in range(3)]
+    return jnp.stack([padded[:, r : r + height, c : c + width] for r, c in starts])

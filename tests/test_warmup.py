@@ -95,14 +95,48 @@ def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
         assert centred.tolist() == [[0, row + 3, column + 2]]
 
 
+def test_turned_images_are_all_ways_in_equal_shares():
+    image = np.arange(9.0).reshape(3, 3, 1)
+    x = np.repeat(image[None], 4_000, axis=0)
+    out = np.asarray(warmup.turned(x, jax.random.split(jax.random.key(0), len(x)), 0.75))
+    ways = [np.rot90(i, k) for i in (image, image.swapaxes(0, 1)) for k in range(4)]
+    found = [np.mean([np.array_equal(way, o) for o in out]) for way in ways]
+    expected = [0.25 + 0.75 / 8] + [0.75 / 8] * 7
+    np.testing.assert_allclose(found, expected, atol=0.03)
+
+
+def test_oblong_images_keep_their_shape_when_turned():
+    image = np.arange(6.0).reshape(2, 3, 1)
+    x = np.repeat(image[None], 200, axis=0)
+    out = np.asarray(warmup.turned(x, jax.random.split(jax.random.key(0), len(x)), 1.0))
+    ways = [image, image[::-1], image[:, ::-1], image[::-1, ::-1]]
+    assert all(any(np.array_equal(way, o) for o in out) for way in ways)
+    assert all(any(np.array_equal(way, o) for way in ways) for o in out)
+
+
 def test_detection_loss_is_the_weighted_cross_entropy():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 3, (2, 4, 5))
     peaks = rng.random((2, 4, 5)) < 0.2
     p = 1 / (1 + np.exp(-logits))
     expected = np.where(peaks, -7.0 * np.log(p), -np.log(1 - p)).sum((1, 2)).mean()
-    value = warmup.detection_loss(jnp.asarray(logits), peaks, 7.0)
+    value = warmup.detection_loss(jnp.asarray(logits), peaks, 7.0, 0.0)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_detection_loss_tells_a_marked_pixel_from_those_around_it():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 3, (1, 5, 6))
+    peaks = np.zeros((1, 5, 6), bool)
+    peaks[0, 0, 5] = peaks[0, 3, 2] = True
+    which = [logits[0, :2, 4:], logits[0, 2:5, 1:4]]
+    expected = sum(np.logaddexp.reduce(around.ravel()) for around in which) - logits[peaks].sum()
+
+    def loss(logits, which_weight):
+        return warmup.detection_loss(jnp.asarray(logits), peaks, 7.0, which_weight)
+
+    np.testing.assert_allclose(loss(logits, 3.0) - loss(logits, 0.0), 3 * expected, rtol=1e-4)
+    assert np.isfinite(jax.grad(loss)(jnp.asarray(logits), 3.0)).all()
 
 
 def test_the_threshold_stands_for_a_small_probability():
@@ -157,9 +191,9 @@ def test_the_recipes_of_the_ablation_are_one_change_apart():
 
 def test_the_location_network_can_be_trained_on_after_its_peaks():
     config = ablation.get_config("centred")
-    phase = tasks.make(config).phase_after(3_600)
-    assert phase.learning_rates["lavae.location"](3_600) == pytest.approx(1e-3)
-    assert phase.learning_rates["lavae.location"](30_000) == pytest.approx(1e-5)
+    phase = tasks.make(config).phase_after(6_000)
+    assert phase.learning_rates["lavae.location"](6_000) == pytest.approx(1e-3)
+    assert phase.learning_rates["lavae.location"](42_000) == pytest.approx(1e-5)
     assert "lavae.location" not in tasks.make(mnist1k.get_config("cpu")).phases[2].learning_rates
 
 
@@ -169,7 +203,7 @@ def test_the_location_network_can_be_trained_on_after_its_peaks():
         ({"curriculum.kind": "cold"}, r"curriculum\.kind='cold': there are 'joint', 'phased'"),
         ({"curriculum.peaks.shifts": 4}, r"curriculum\.peaks\.shifts=4 must divide 6"),
         ({"curriculum.peaks.counted_from": 0.0}, r"counted_from=0\.0 must be a probability"),
-        ({"num_train_steps": 30_001}, "30001, but the learning rate is 0 from step 30000 on"),
+        ({"num_train_steps": 42_001}, "42001, but the learning rate is 0 from step 42000 on"),
     ],
 )
 def test_settings_that_would_train_nothing_or_the_wrong_thing_are_refused(change, message):

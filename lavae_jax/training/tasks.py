@@ -253,12 +253,16 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
 
     def peaks_loss(module: Trainee, x, keys, step):
         settings = module.settings
+        keys, turn_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        x = warmup.turned(x, turn_keys, for_peaks.turned)
         kl_map = warmup.mean_kl_map(module.auxiliary, x, keys, for_peaks.shifts)
         peaks = counting.peaks(kl_map, for_peaks.threshold, settings.peak_radius)
         peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, for_peaks.centrings)
         h_loc = inference.location_logits(module.lavae, x)
         logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold + odds_at_threshold
-        loss = warmup.detection_loss(logits, peaks, for_peaks.weight)
+        loss = warmup.detection_loss(
+            logits, peaks, for_peaks.weight, for_peaks.which_weight
+        )
         inferred = inference.detect(settings, h_loc).count
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
         return loss, {"detection_loss": loss, **_mean(counts)}
