@@ -260,9 +260,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, for_peaks.centrings)
         h_loc = inference.location_logits(module.lavae, x)
         logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold + odds_at_threshold
-        loss = warmup.detection_loss(
-            logits, peaks, for_peaks.weight, for_peaks.which_weight
-        )
+        loss = warmup.detection_loss(logits, peaks, for_peaks.weight, for_peaks.which_weight)
         inferred = inference.detect(settings, h_loc).count
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
         return loss, {"detection_loss": loss, **_mean(counts)}
