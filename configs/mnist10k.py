@@ -23,5 +23,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    recipes = common.lavae_recipes(components=10_000, decoder_width=512, appearance_steps=46_000)
+    recipes = common.lavae_recipes(components=10_000, decoder_width=512, appearance_steps=92_000)
     return common.make(config, recipe, **recipes)
