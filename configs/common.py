@@ -89,6 +89,7 @@ def lavae(
         "warmup_steps": 30_000,  # App. B
         "anneal_steps": 30_000,  # App. B
         "auxiliary_weight": 1.0,
+        "shifted": False,  # whether images lie at random places on the auxiliary VAE's grid
         "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
         "temperature": {"start": 0.5, "end": 0.02, "steps": 100_000},  # App. B: τ
         "location": {
