@@ -67,7 +67,13 @@ def lavae(
         "support": "pixels",  # Section 2: Cat(D, b)
         "prior": {"kind": "normal"},  # Section 2: p(z_app) = N(0, I)
         # App. B: a residual network of 4 blocks, then 3 convolutional layers.
-        "location": {"width": 48, "blocks": 4, "head_width": 32, "space_to_depth": 1},
+        "location": {
+            "width": 48,
+            "blocks": 4,
+            "head_width": 32,
+            "space_to_depth": 1,
+            "smooth": False,
+        },
         # App. B: an identical residual network, then a convolution.
         "appearance": {"network": "residual", "computed_on": "map", "width": 48, "blocks": 4},
         # App. B: a fully connected layer, a convolution, 3 residual blocks, a convolution.
@@ -170,6 +176,7 @@ def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int 
     _small_networks(config, decoder_width)
     config.batch_size = 32
     config.model.peak_radius = _half_a_sprite(config)
+    config.model.location.smooth = True
     config.num_train_steps = num_steps
     config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}
     config.curriculum.update(warmup_steps=3_000, anneal_steps=3_000)
