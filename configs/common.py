@@ -67,13 +67,7 @@ def lavae(
         "support": "pixels",  # Section 2: Cat(D, b)
         "prior": {"kind": "normal"},  # Section 2: p(z_app) = N(0, I)
         # App. B: a residual network of 4 blocks, then 3 convolutional layers.
-        "location": {
-            "width": 48,
-            "blocks": 4,
-            "head_width": 32,
-            "space_to_depth": 1,
-            "smooth": False,
-        },
+        "location": {"width": 48, "blocks": 4, "head_width": 32, "space_to_depth": 1},
         # App. B: an identical residual network, then a convolution.
         "appearance": {"network": "residual", "computed_on": "map", "width": 48, "blocks": 4},
         # App. B: a fully connected layer, a convolution, 3 residual blocks, a convolution.
@@ -95,7 +89,6 @@ def lavae(
         "warmup_steps": 30_000,  # App. B
         "anneal_steps": 30_000,  # App. B
         "auxiliary_weight": 1.0,
-        "shifted": False,  # whether images lie at random places on the auxiliary VAE's grid
         "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
         "temperature": {"start": 0.5, "end": 0.02, "steps": 100_000},  # App. B: τ
         "location": {

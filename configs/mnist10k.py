@@ -1,7 +1,7 @@
 """LAVAE on multi-MNIST-10k.
 
     python launch/train.py --config=configs/mnist10k.py        # the paper's own setting
-    python launch/train.py --config=configs/mnist10k.py:cpu    # 30 minutes on 2 cores
+    python launch/train.py --config=configs/mnist10k.py:cpu    # for 2 cores
     python launch/train.py --config=configs/mnist10k.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/mnist10k.py:tiny   # under 3 minutes, for tests
 

@@ -146,10 +146,8 @@ class LocationNet(nn.Module):
             x = ResidualBlock(self.norm, settings.width)(x)
         for _ in range(2):
             x = ConvLayer(self.norm, settings.head_width)(x)
-        x = depth_to_space(nn.Conv(factor**2, (3, 3))(x), factor)
-        if settings.smooth:
-            x = nn.avg_pool(x, (factor, factor), padding="SAME", count_include_pad=False)
-        return x[:, :height, :width, 0]
+        x = nn.Conv(factor**2, (3, 3))(x)
+        return depth_to_space(x, factor)[:, :height, :width, 0]
 
 
 class AppearanceNet(nn.Module):

@@ -25,17 +25,12 @@ def _check_choices(owner: str, settings: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem.
-
-    smooth: each pixel has the mean of as many around it as a cell of the stem has. Every place in
-        a cell is among them once, so that none is preferred.
-    """
+    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem."""
 
     width: int
     blocks: int
     head_width: int
     space_to_depth: int
-    smooth: bool = False
 
     def __post_init__(self):
         if self.space_to_depth < 1:

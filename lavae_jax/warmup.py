@@ -51,32 +51,26 @@ def turned(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
     return jax.vmap(turn)(x, keys)
 
 
-def onto_grid(x: jax.Array, shift: jax.Array, cell: int) -> jax.Array:
-    """Images [B, H, W, C] on canvases that are cell - 1 pixels larger in each direction.
+def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
+    """The map [B, H, W] of the VAE's KL when each image is shifted on the grid of latents.
 
-    shift: [B, 2], from 0 to cell - 1: how far down and to the right each lies.
+    shift: [B, 2], from 0 to cell - 1 pixels down and to the right.
     """
+    height, width = x.shape[1:3]
+    cell = auxiliary.settings.cell
     room = cell - 1
     padded = jnp.pad(x, ((0, 0), (room, room), (room, room), (0, 0)))
-    size = (x.shape[1] + room, x.shape[2] + room, x.shape[3])
 
-    def moved(image, shift):
+    def shifted(image, shift):
+        size = (height + room, width + room, x.shape[-1])
         return jax.lax.dynamic_slice(image, (room - shift[0], room - shift[1], 0), size)
 
-    return jax.vmap(moved)(padded, shift)
+    def back(map_, shift):
+        return jax.lax.dynamic_slice(map_, (shift[0], shift[1]), (height, width))
 
-
-def off_grid(maps: jax.Array, shift: jax.Array, canvas: tuple[int, int]) -> jax.Array:
-    """What belongs to the images in maps of such canvases, [B, H, W]."""
-    return jax.vmap(lambda m, shift: jax.lax.dynamic_slice(m, tuple(shift), canvas))(maps, shift)
-
-
-def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
-    """The map [B, H, W] of the VAE's KL when each image is shifted on the grid of latents."""
-    cell = auxiliary.settings.cell
-    moved = onto_grid(x, shift, cell)
-    maps = vae.kl_map(vae.kl(auxiliary, moved), cell, moved.shape[1:3])
-    return off_grid(maps, shift, x.shape[1:3])
+    moved = jax.vmap(shifted)(padded, shift)
+    kl = vae.kl(auxiliary, moved)
+    return jax.vmap(back)(vae.kl_map(kl, cell, moved.shape[1:3]), shift)
 
 
 def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: int) -> jax.Array:

@@ -124,20 +124,6 @@ def test_maps_have_the_size_of_the_image(factor, canvas):
     assert apply(inference.appearance_map, settings, x).shape == (2, *canvas, 2 * 3)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-def test_a_smooth_map_prefers_no_place_in_a_cell(smooth):
-    """The last layer likes some of its 16 channels better than others."""
-    settings = small(space_to_depth=4)
-    location = dataclasses.replace(settings.location, smooth=smooth)
-    settings = dataclasses.replace(settings, location=location)
-    variables = jax.tree.map(jnp.zeros_like, initialised(settings))
-    variables["params"]["location"]["Conv_0"]["bias"] = jnp.arange(16.0)
-    logits = model.bind(inference.location_logits, module_of(settings))
-    inside = np.asarray(logits(variables, jnp.zeros((1, 24, 24, 1))))[0, 4:-4, 4:-4]
-    assert (np.ptp(inside) < 1e-4) == smooth
-    assert inside.mean() > 1
-
-
 def test_space_to_depth_keeps_neighbours_together():
     x = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
     blocks = networks.space_to_depth(x, 2)

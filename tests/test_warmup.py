@@ -59,42 +59,6 @@ def test_the_mean_over_all_shifts_moves_with_the_image(mean_map):
     assert np.abs(other - np.roll(one, (1, 2), (0, 1)))[inner, inner].max() > 0.01 * one.max()
 
 
-def test_images_come_back_from_where_they_lie_on_the_grid():
-    x = np.random.default_rng(0).random((3, 8, 10, 2)).astype(np.float32)
-    shift = jnp.array([[0, 0], [5, 2], [1, 5]])
-    moved = np.asarray(warmup.onto_grid(x, shift, 6))
-    assert moved.shape == (3, 13, 15, 2)
-    np.testing.assert_array_equal(moved[1, 5:, 2:12], x[1])
-    np.testing.assert_allclose(moved.sum((1, 2)), x.sum((1, 2)), rtol=1e-5)
-    np.testing.assert_array_equal(warmup.off_grid(moved[..., 0], shift, (8, 10)), x[..., 0])
-
-
-@pytest.mark.parametrize("shifted", [False, True])
-def test_the_joint_warm_up_follows_the_map_at_every_place_on_the_grid(shifted):
-    """h_loc is 0, so its distance is the sum of the map's squares."""
-    task = tasks.make(micro.config(recipe="tiny", **{"curriculum.shifted": shifted}))
-    module = task.module((), None)
-    variables = model.initialise(module, jax.random.key(0))
-    location = variables["params"]["lavae"]["location"]
-    variables["params"]["lavae"]["location"] = jax.tree.map(jnp.zeros_like, location)
-    x = blob(12, 11, canvas=24)
-    cell = module.auxiliary_settings.cell
-    places = range(cell) if shifted else [0]
-    shifts = jnp.array([(row, column) for row in places for column in places])
-    if shifted:
-        at = model.bind(lambda m, x, s: warmup.kl_map_at(m.auxiliary, x, s), module)
-        maps = at(variables, jnp.repeat(x, len(shifts), 0), shifts)
-    else:
-        at = model.bind(lambda m, x: vae.kl(m.auxiliary, x), module)
-        maps = vae.kl_map(at(variables, x), cell, x.shape[1:3])
-    expected = np.square(maps).sum((1, 2)).mean()
-    keys = jax.random.split(jax.random.key(1), 400)
-    loss = jax.jit(model.bind(task.phases[0].loss, module), static_argnums=3)
-    _, metrics = loss(variables, jnp.repeat(x, 400, 0), keys, 0)
-    rtol = 0.05 if shifted else 1e-4
-    np.testing.assert_allclose(metrics["auxiliary_distance"], expected, rtol=rtol)
-
-
 def centre_of_mass(image, row, column, radius):
     """The pixel nearest to the centre of mass of what lies around a pixel, by counting."""
     lit = [

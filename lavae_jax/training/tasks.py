@@ -200,24 +200,14 @@ def _joint(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             config, module.lavae, x, keys, temperature=temperature(step), force_one=force_one(step)
         )
 
-    def auxiliary_elbo(module: Trainee, x, keys):
-        """That of the auxiliary VAE, and its map."""
-        if not curriculum.shifted:
-            out = vae.elbo(module.auxiliary, x, keys)
-            return out.terms.elbo, vae.kl_map(out.kl, cell, x.shape[1:3])
-        keys, shift_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        shift = jax.vmap(lambda key: jax.random.randint(key, (2,), 0, cell))(shift_keys)
-        moved = warmup.onto_grid(x, shift, cell)
-        out = vae.elbo(module.auxiliary, moved, keys)
-        maps = vae.kl_map(out.kl, cell, moved.shape[1:3])
-        return out.terms.elbo, warmup.off_grid(maps, shift, x.shape[1:3])
-
     def warmup_loss(module: Trainee, x, keys, step):
         auxiliary_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         loss, metrics, out = elbo_loss(module, x, keys, step)
-        auxiliary, target = auxiliary_elbo(module, x, auxiliary_keys)
-        h_loc = out.detection.h_loc / module.settings.gamma_for(x.shape[1:3])
-        metrics["auxiliary_neg_elbo"] = -auxiliary.mean()
+        auxiliary = vae.elbo(module.auxiliary, x, auxiliary_keys)
+        canvas = x.shape[1:3]
+        target = vae.kl_map(auxiliary.kl, cell, canvas)
+        h_loc = out.detection.h_loc / module.settings.gamma_for(canvas)
+        metrics["auxiliary_neg_elbo"] = -auxiliary.terms.elbo.mean()
         metrics["auxiliary_distance"] = warmup.distance(h_loc, target)
         loss += metrics["auxiliary_neg_elbo"]
         loss += auxiliary_weight(step) * metrics["auxiliary_distance"]
