@@ -169,6 +169,7 @@ def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int 
     _small_networks(config, decoder_width)
     config.batch_size = 32
     config.model.peak_radius = _half_a_sprite(config)
+    config.model.location.blurred = True
     config.num_train_steps = num_steps
     config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}
     config.curriculum.update(warmup_steps=3_000, anneal_steps=3_000)

@@ -260,7 +260,7 @@ def measure_prior() -> None:
 
         def step():
             nonlocal state
-            state, metrics = run(state, x, stop)  # which gives away the state that it is given
+            state, metrics = run(state, {"image": x}, stop)  # which gives away the state that it is given
             return metrics
 
         return step

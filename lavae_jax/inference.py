@@ -61,6 +61,21 @@ def support(settings: LavaeSettings, detection: Detection) -> Support:
     return _peaks_first(settings, detection)
 
 
+class Found(NamedTuple):
+    """All that the location network says of B images, if locations need no gradient."""
+
+    count: jax.Array  # [B]: n̂
+    support: Support
+
+
+def found(settings: LavaeSettings, detection: Detection) -> Found:
+    return Found(detection.count, support(settings, detection))
+
+
+def find(lavae: LAVAE, x: jax.Array) -> Found:
+    return found(lavae.settings, detect(lavae.settings, location_logits(lavae, x)))
+
+
 def _peaks_first(settings, detection) -> Support:
     """M pixels. A peak is above the threshold; where there are fewer, others follow far below."""
     h_loc = detection.h_loc

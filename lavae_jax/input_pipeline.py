@@ -126,6 +126,8 @@ def train_batches(
 ) -> grain.DatasetIterator:
     """Batches [devices, batch_size / devices, ...] without end, reshuffled every epoch.
 
+    Each has the examples' numbers, `index`, beside their features.
+
     The iterator's state (`get_state`, `set_state`) is the position in the stream: a few
     bytes, after which the very next batch follows.
     """
@@ -135,7 +137,8 @@ def train_batches(
         raise ValueError("there are no examples to train on")
 
     def read(index: np.ndarray) -> Batch:
-        return _to_devices(source.read(shard.take(index)), shard)
+        index = shard.take(index)
+        return _to_devices({**source.read(index), "index": index}, shard)
 
     order = grain.MapDataset.range(len(source)).shuffle(seed=seed).repeat().batch(batch_size)
     return iter(order.map(read).to_iter_dataset(_READ_AHEAD))

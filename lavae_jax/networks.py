@@ -122,6 +122,21 @@ def depth_to_space(x: jax.Array, factor: int) -> jax.Array:
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, h * factor, w * factor, c // factor**2)
 
 
+def blur(maps: jax.Array, factor: int) -> jax.Array:
+    """Maps [B, H, W], each pixel the mean of those around it, less of those farther away.
+
+    The weights fall linearly to 0 at a distance of `factor`, in rows and in columns.
+    """
+    rows, columns = (_tent(side, factor) for side in maps.shape[1:])
+    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns)
+
+
+def _tent(length: int, reach: int) -> jax.Array:
+    place = jnp.arange(length)
+    weights = jnp.maximum(reach - jnp.abs(place[:, None] - place), 0)
+    return weights / weights.sum(1, keepdims=True)
+
+
 def pad_to_multiple(x: jax.Array, factor: int) -> jax.Array:
     """Adds black rows and columns below and to the right."""
     height, width = x.shape[1:3]
@@ -146,8 +161,8 @@ class LocationNet(nn.Module):
             x = ResidualBlock(self.norm, settings.width)(x)
         for _ in range(2):
             x = ConvLayer(self.norm, settings.head_width)(x)
-        x = nn.Conv(factor**2, (3, 3))(x)
-        return depth_to_space(x, factor)[:, :height, :width, 0]
+        x = depth_to_space(nn.Conv(factor**2, (3, 3))(x), factor)[:, :height, :width, 0]
+        return blur(x, factor) if settings.blurred else x
 
 
 class AppearanceNet(nn.Module):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lavae_jax import generative, inference, prior
-from lavae_jax.inference import Detection, Posterior
+from lavae_jax.inference import Detection, Found, Posterior
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget
 
@@ -31,7 +31,8 @@ class Terms(NamedTuple):
 
 class Elbo(NamedTuple):
     terms: Terms
-    detection: Detection  # with n̂, also where another n was forced
+    detection: Detection | None  # None if it was known what is found
+    count: jax.Array  # [B]: n̂, also where another n was forced
     posterior: Posterior
     intensity: jax.Array  # [B, H, W, C]: λ
 
@@ -44,24 +45,28 @@ def elbo(
     *,
     temperature: jax.Array | None = None,
     force_one: jax.Array | float = 0.0,
+    found: Found | None = None,
 ) -> Elbo:
     """A single-sample estimate of the ELBO of each image [B, H, W, C].
 
     With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
-    is trained on n̂ all the same: n has no gradient, so nothing else changes.
+    is trained on n̂ all the same: n has no gradient, so nothing else changes. If it is known
+    what is `found` in the images, the location network is left out.
     """
     budget = budget or Budget.for_everything(lavae.settings.max_objects, len(x))
     force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
+    detection = None
+    if found is None:
+        detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
+        found = inference.found(lavae.settings, detection)
     forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
-    count = jnp.where(forced, 1, detection.count)
-    support = inference.support(lavae.settings, detection)
+    count = jnp.where(forced, 1, found.count)
     posterior = inference.sample_posterior(
-        lavae, x, support, count, sample_keys, budget, temperature
+        lavae, x, found.support, count, sample_keys, budget, temperature
     )
     intensity = _intensity(lavae, posterior, x.shape[1:3])
-    parts, _ = _terms(lavae, x, posterior, intensity, detection.count)
-    return Elbo(parts, detection, posterior, intensity)
+    parts, _ = _terms(lavae, x, posterior, intensity, found.count)
+    return Elbo(parts, detection, found.count, posterior, intensity)
 
 
 def _intensity(lavae, posterior, canvas):
@@ -130,9 +135,7 @@ def log_weights(
         return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
 
     # What belongs to the image is computed once, then repeated.
-    detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
-    count = repeat(detection.count)
-    support = jax.tree.map(repeat, inference.support(lavae.settings, detection))
+    count, support = jax.tree.map(repeat, inference.find(lavae, x))
     budget = Budget.for_everything(num_slots or lavae.settings.max_objects, len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
     posterior = inference.sample_posterior(lavae, x, support, count, keys, budget)

@@ -31,6 +31,7 @@ class LocationSettings:
     blocks: int
     head_width: int
     space_to_depth: int
+    blurred: bool = False
 
     def __post_init__(self):
         if self.space_to_depth < 1:

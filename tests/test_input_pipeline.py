@@ -37,12 +37,12 @@ class Indices:
         return 1_200
 
     def read(self, index):
-        return {"index": np.array(index)}
+        return {"number": np.array(index)}
 
 
 def epochs_of_indices(seed):
     batches = take(input_pipeline.train_batches(Indices(), 60, seed), 40)
-    order = np.concatenate([b["index"].ravel() for b in batches])
+    order = np.concatenate([b["number"].ravel() for b in batches])
     return order[:1_200], order[1_200:]
 
 
@@ -50,11 +50,11 @@ def epochs_of_indices(seed):
     "shard", [ProcessShard(0, 2, 2), ProcessShard(0, 4, 1), ProcessShard(0, 1, 4)]
 )
 def test_a_batch_is_the_same_on_any_number_of_processes_and_devices(shard):
-    whole = [b["index"].ravel() for b in take(_indices(ProcessShard()), 5)]
+    whole = [b["number"].ravel() for b in take(_indices(ProcessShard()), 5)]
     parts = [take(_indices(shard._replace(process_index=p)), 5) for p in range(shard.process_count)]
     for step in range(5):
-        assert parts[0][step]["index"].shape == (shard.num_devices, 15)
-        joined = np.concatenate([part[step]["index"].ravel() for part in parts])
+        assert parts[0][step]["number"].shape == (shard.num_devices, 15)
+        joined = np.concatenate([part[step]["number"].ravel() for part in parts])
         np.testing.assert_array_equal(joined, whole[step])
 
 
@@ -75,7 +75,7 @@ def test_a_resumed_iterator_gives_the_very_next_batch(source):
 
 def test_training_can_be_kept_to_a_part_of_the_split():
     batches = input_pipeline.train_batches(Part(Indices(), range(100, 200)), 50, 0)
-    seen = np.concatenate([b["index"].ravel() for b in take(batches, 2)])
+    seen = np.concatenate([b["number"].ravel() for b in take(batches, 2)])
     assert sorted(seen) == list(range(100, 200))
 
 
@@ -89,8 +89,8 @@ def test_evaluation_sees_every_example_once_in_order(process_count, examples):
     seen = []
     for parts in zip(*(evaluate(p) for p in range(process_count)), strict=True):
         for part in parts:
-            assert part["index"].shape == part["valid"].shape == (2, 6 // process_count)
-            seen.extend(part["index"][part["valid"]])
+            assert part["number"].shape == part["valid"].shape == (2, 6 // process_count)
+            seen.extend(part["number"][part["valid"]])
     assert seen == list(examples)
 
 

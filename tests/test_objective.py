@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -297,7 +298,7 @@ def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):
     settings = dataclasses.replace(settings, threshold=99.0)
     for temperature in (None, 0.5):
         out = elbo(settings)(variables, x, keys(0, 4), temperature=temperature)
-        assert out.detection.count.tolist() == [0, 0, 0, 0]
+        assert out.count.tolist() == [0, 0, 0, 0]
         assert (out.intensity == 0).all()
         assert np.isfinite(out.terms.elbo).all()
         np.testing.assert_array_equal(out.terms.kl_location, 0)
@@ -338,8 +339,20 @@ def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
     free = elbo(settings)(variables, x, keys(0, 4))
     forced = elbo(settings)(variables, x, keys(0, 4), force_one=1.0)
     assert forced.posterior.count.tolist() == [1, 1, 1, 1]
-    np.testing.assert_array_equal(forced.detection.count, free.detection.count)
+    np.testing.assert_array_equal(forced.count, free.count)
     np.testing.assert_array_equal(forced.terms.kl_count, free.terms.kl_count)
+
+
+@pytest.mark.parametrize("support", ["pixels", "peaks"])
+def test_what_is_known_to_be_found_need_not_be_found_again(scene, support):
+    settings, variables, x = scene
+    settings = dataclasses.replace(settings, support=support)
+    found = compiled(inference.find, settings)(variables, x)
+    known = elbo(settings)(variables, x, keys(0, 4), found=found)
+    out = elbo(settings)(variables, x, keys(0, 4))
+    assert known.detection is None
+    chex.assert_trees_all_close(known.terms, out.terms, rtol=1e-6)
+    chex.assert_trees_all_equal(known.posterior.where.index, out.posterior.where.index)
 
 
 def test_on_the_peaks_alone_every_object_is_drawn_once(scene):

@@ -104,7 +104,7 @@ def test_a_step_is_adamax_s_with_the_rate_of_each_part():
     state = step.init_state(task, jax.random.key(0))
     before = jax.tree.map(np.asarray, state.params)
     run = step.make_train_step(task, phase, jax.random.key(1))
-    state, values = run(step.replicate(state), np.zeros((1, 2, 24, 24, 1)), np.zeros(1, np.int32))
+    state, values = run(step.replicate(state), {"image": np.zeros((1, 2, 24, 24, 1))}, np.zeros(1, np.int32))
     after = step.unreplicate(state).params
     change = jax.tree.map(lambda a, b: np.unique(np.round(a - b, 6)), before, after)
     frozen = change.pop("auxiliary"), change["lavae"].pop("appearance")
@@ -200,6 +200,19 @@ def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
     assert newest(tmp_path / "pieces").meta["seconds"] > 0
+
+
+def test_what_is_remembered_of_images_makes_no_difference(tmp_path, monkeypatch):
+    config = micro_config(steps=6, recipe="mixture")
+    train(config, tmp_path / "remembered")
+    without = tasks.make(config)
+    assert [bool(phase.memo) for phase in without.phases] == [False, False, True, True]
+    phases = tuple(phase._replace(memo=None) for phase in without.phases)
+    monkeypatch.setattr(tasks, "make", lambda config: without._replace(phases=phases))
+    train(config, tmp_path / "computed")
+    ours, theirs = newest(tmp_path / "remembered").arrays, newest(tmp_path / "computed").arrays
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 # --- the mixture -------------------------------------------------------------

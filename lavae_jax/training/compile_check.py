@@ -5,6 +5,7 @@ the very steps that a pod would run; what it says of them are its own figures, a
 made of them by the roofline model.
 """
 
+import functools
 import importlib.metadata
 import importlib.util
 import math
@@ -19,6 +20,7 @@ import jax.export
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from lavae_jax import model
 from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
 
@@ -86,8 +88,15 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
     def number(devices: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((devices,), jnp.int32)
 
-    def train_arguments(devices: int) -> tuple:
-        return stacked(devices, state), images(devices), number(devices)
+    def train_arguments(devices: int, phase: tasks.Phase) -> tuple:
+        x = images(devices)
+        batch = {"image": x}
+        if phase.memo:
+            variables = {"params": state.params, "batch_stats": state.batch_stats}
+            memo = model.bind(phase.memo, task.module((), None))
+            one_device = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+            batch |= stacked(devices, jax.eval_shape(memo, variables, one_device))
+        return stacked(devices, state), batch, number(devices)
 
     def eval_arguments(devices: int) -> tuple:
         x = images(devices)
@@ -104,7 +113,7 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
             yield Program(
                 phase.name,
                 lambda devices, phase=phase: steps.make_train_step(task, phase, key, devices),
-                train_arguments,
+                functools.partial(train_arguments, phase=phase),
             )
     yield Program(
         "evaluation", lambda devices: steps.make_eval_step(task, key, devices), eval_arguments

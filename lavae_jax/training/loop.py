@@ -11,7 +11,7 @@ import os
 import pathlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import chex
@@ -31,6 +31,7 @@ from lavae_jax.training.step import TrainState
 from lavae_jax.training.tasks import Phase, Task
 
 PICTURED = 8  # images in the picture of an evaluation
+SAY_EVERY = 10  # seconds, while images are gone through before a phase
 
 
 class TrainingError(Exception):
@@ -98,6 +99,7 @@ class Run:
         self._clock = console.Clock(config.batch_size, 0)
         self._has_forecast = False
         self._phase: str | None = None  # for which the step is compiled
+        self._memo: dict[str, Any] | None = None  # of all training images
         # A step's number and metrics, while the device may be at work on it.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
 
@@ -147,6 +149,10 @@ class Run:
             phase = self.task.phase_after(self.step)
             if phase.start and self.task.begins_after(self.step):
                 self._start(phase)
+            if not phase.memo:
+                self._memo = None
+            elif self._memo is None and not self._remember(phase, request):
+                return
             self._make_step(phase, asked=request.signal is not None)
             last = self.step == self.config.num_train_steps
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
@@ -172,29 +178,53 @@ class Run:
         return every > 0 and (last or self.step % every == 0)
 
     def _start(self, phase: Phase) -> None:
-        """Once, before the phase's first step: every process goes through the same images."""
+        """Once, before the phase's first step."""
         self.files.print(f"starting phase {phase.name} from training images ...")
-        alone = ProcessShard()
-        batches = input_pipeline.eval_batches(
-            self.data.training, self.config.batch_size, shard=alone
-        )
-        images = (batch["image"][batch["valid"]] for batch in batches)
+        state = steps.unreplicate(self.state)
+        images = (batch["image"][batch["valid"]] for batch in self._all_training_images())
         try:
-            state = steps.start_phase(self.task, phase, steps.unreplicate(self.state), images)
+            state = steps.start_phase(self.task, phase, state, images)
         except ValueError as error:
             raise TrainingError(str(error)) from error
         self.state = steps.replicate(state)
 
+    def _remember(self, phase: Phase, request: StopRequest) -> bool:
+        """Fills the phase's memo; False if it was asked to stop before the end."""
+        variables = steps.unreplicate(self.state)
+        variables = {"params": variables.params, "batch_stats": variables.batch_stats}
+        memo = jax.jit(model.bind(phase.memo, self.task.module((), None)))
+        pieces, size = [], len(self.data.training)
+        started = said = time.monotonic()
+        for batch in self._all_training_images():
+            pieces.append(jax.tree.map(np.asarray, memo(variables, batch["image"][0])))
+            done, now = len(pieces) * self.config.batch_size, time.monotonic()
+            if now - said > SAY_EVERY and done < size:
+                said = now
+                left = console.duration((now - started) * (size / done - 1))
+                self.files.print(f"phase {phase.name}: {done:,} of {size:,} images  {left} left")
+            if request.signal and jax.process_count() == 1:
+                return False
+        self._memo = jax.tree.map(lambda *rows: np.concatenate(rows)[:size], *pieces)
+        return True
+
+    def _all_training_images(self) -> Iterator[input_pipeline.Batch]:
+        """In order, and all of them in every process."""
+        size = self.config.batch_size
+        return input_pipeline.eval_batches(self.data.training, size, shard=ProcessShard())
+
     def _make_step(self, phase: Phase, asked: bool) -> None:
         """Starts a step, and waits for the one before."""
-        images = next(self.batches)["image"]
+        batch = next(self.batches)
+        inputs = {"image": batch["image"]}
+        if self._memo is not None:
+            inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._memo)
         stop = np.full(jax.local_device_count(), asked, np.int32)
         is_new, before = phase.name != self._phase, time.monotonic()
         if is_new:
             self._phase = phase.name
             self._train_step = steps.make_train_step(self.task, phase, self._train_key)
             self.files.print(f"compiling the step of phase {phase.name} ...")
-        self.state, metrics = self._train_step(self.state, images, stop)
+        self.state, metrics = self._train_step(self.state, inputs, stop)
         if is_new:
             self.files.print(f"compiled in {time.monotonic() - before:.1f} s")
         if self._pending:

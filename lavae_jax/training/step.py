@@ -63,7 +63,9 @@ def start_phase(
 def make_train_step(
     task: Task, phase: Phase, key: chex.PRNGKey, devices: Devices | None = None
 ) -> Callable:
-    """(state, images, stop), each with a leading axis of devices -> (state, metrics).
+    """(state, batch, stop), each with a leading axis of devices -> (state, metrics).
+
+    A batch has an `image` and, by the names that the phase's `memo` gives, what is remembered.
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
     whether the process was asked to; the metrics say whether any was.
@@ -71,7 +73,8 @@ def make_train_step(
     parts = tuple(phase.learning_rates)
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
 
-    def train_step(state: TrainState, x: jax.Array, stop: jax.Array):
+    def train_step(state: TrainState, batch: dict[str, Any], stop: jax.Array):
+        x, memo = batch["image"], {name: v for name, v in batch.items() if name != "image"}
         keys = _keys_of_images(key, state.step, len(x))
 
         def loss(trained):
@@ -79,7 +82,7 @@ def make_train_step(
             for part, value in trained.items():
                 params = _put(params, part, value)
             variables = {"params": params, "batch_stats": state.batch_stats}
-            (total, metrics), batch_stats = apply(variables, x, keys, state.step)
+            (total, metrics), batch_stats = apply(variables, x, keys, state.step, **memo)
             return total, (batch_stats, metrics)
 
         trained = {part: _get(state.params, part) for part in parts}

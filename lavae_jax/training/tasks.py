@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import flax.linen as nn
@@ -31,8 +31,8 @@ Metrics = dict[str, jax.Array]
 class Phase(NamedTuple):
     """A stretch of training.
 
-    loss(module, x, keys, step) -> the loss and metrics, means over the images x [B, H, W, C];
-        `step` is the number of steps made before.
+    loss(module, x, keys, step, **memo) -> the loss and metrics, means over the images x
+        [B, H, W, C]; `step` is the number of steps made before.
     learning_rates: a schedule for each part that is trained, by the part's path in the tree
         of parameters, such as "lavae.location". What is not named is frozen: it has no
         gradient, no optimiser, and uses its batch statistics without changing them.
@@ -40,6 +40,9 @@ class Phase(NamedTuple):
     start(module, variables, batches) -> parts of the parameters, by their paths, as the phase
         finds them when it begins: made of the variables before it and of batches of training
         images [B, H, W, C], each image once. None if nothing changes.
+    memo(module, x) -> what the loss need not compute itself, [B, ...] each: what frozen parts
+        make of an image, computed once for each training image instead of at each step. None
+        if there is no such thing.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Phase(NamedTuple):
     learning_rates: dict[str, optax.Schedule]
     end: int | None = None
     start: Callable[[nn.Module, Variables, Iterable[np.ndarray]], dict] | None = None
+    memo: Callable[[nn.Module, jax.Array], dict[str, Any]] | None = None
 
 
 class Task(NamedTuple):
@@ -138,7 +142,7 @@ def _lavae(config: ConfigDict) -> Task:
 
 def _evaluate_lavae(module: Trainee, x, count, keys) -> Metrics:
     out = objective.elbo(module.lavae, x, keys)
-    right = out.detection.count == count
+    right = out.count == count
     return {**_elbo_metrics(out.terms), "count_accuracy": right.astype(float)}
 
 
@@ -167,7 +171,7 @@ def _elbo_loss(
     """-ELBO, metrics, and what they were made of."""
     budget = Budget(config.budget.slots, math.ceil(config.budget.places * len(x)))
     out = objective.elbo(lavae, x, keys, budget, **kwargs)
-    metrics = _mean({**_elbo_metrics(out.terms), "inferred_count": out.detection.count})
+    metrics = _mean({**_elbo_metrics(out.terms), "inferred_count": out.count})
     metrics["overflow"] = out.posterior.overflow / len(x)
     return metrics["neg_elbo"], metrics, out
 
@@ -265,13 +269,13 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}
         return loss, {"detection_loss": loss, **_mean(counts)}
 
-    def mixture_loss(module: Trainee, x, keys, step):
-        loss, metrics, _ = _elbo_loss(config, module.lavae, x, keys)
+    def mixture_loss(module: Trainee, x, keys, step, found=None):
+        loss, metrics, _ = _elbo_loss(config, module.lavae, x, keys, found=found)
         return loss, {**metrics, "components": module.lavae.prior.perplexity}
 
-    def appearance_loss(module: Trainee, x, keys, step):
+    def appearance_loss(module: Trainee, x, keys, step, found=None):
         relaxed = {"temperature": temperature(step)} if train_location else {}
-        return _elbo_loss(config, module.lavae, x, keys, **relaxed)[:2]
+        return _elbo_loss(config, module.lavae, x, keys, found=found, **relaxed)[:2]
 
     start_peaks = for_auxiliary.steps
     start_appearance = start_peaks + for_peaks.steps
@@ -289,6 +293,8 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         appearance_rates["lavae.location"] = schedules.starting_at(
             start_appearance, schedules.exponential(config.curriculum.location)
         )
+    few = config.model.support == "peaks"  # all pixels of all images would not fit into memory
+    memo = _find if few and not train_location else None
     phases = (
         Phase("auxiliary", auxiliary_loss, {"auxiliary": auxiliary_rate}, start_peaks),
         Phase(
@@ -297,7 +303,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             {"lavae.location": schedules.starting_at(start_peaks, peaks_rate)},
             start_appearance,
         ),
-        Phase("appearance", appearance_loss, appearance_rates),
+        Phase("appearance", appearance_loss, appearance_rates, memo=memo),
     )
     if not for_mixture:
         return phases
@@ -315,8 +321,13 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             mixture_loss,
             dict.fromkeys((*APPEARANCE, "lavae.prior"), mixture_rate),
             start=_start_mixture,
+            memo=memo,
         ),
     )
+
+
+def _find(module: Trainee, x: jax.Array) -> dict[str, inference.Found]:
+    return {"found": inference.find(module.lavae, x)}
 
 
 def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.ndarray]) -> dict:
