@@ -164,16 +164,16 @@ def lavae_mixture(config: ConfigDict, *, components: int, **cpu: int) -> None:
     config.num_train_steps += config.curriculum.mixture.steps
 
 
-def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int = 30_000) -> None:
+def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int = 20_000) -> None:
     """For 2 cores, the paper's way: everything at once, with small networks and fewer steps."""
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    config.model.peak_radius = _half_a_sprite(config)
+    config.model.update(peak_radius=_half_a_sprite(config), gamma=16.0, threshold=1.0)
     config.model.location.blurred = True
     config.num_train_steps = num_steps
     config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}
-    config.curriculum.update(warmup_steps=3_000, anneal_steps=3_000)
-    config.curriculum.temperature.steps = 12_000
+    config.curriculum.update(warmup_steps=2_000, anneal_steps=2_000)
+    config.curriculum.temperature.steps = 8_000
     config.curriculum.location.update(learning_rate=1e-3, decay_steps=num_steps)
 
 

@@ -253,6 +253,10 @@ def measure_prior() -> None:
     shape = (devices, size // devices, 64, 64, config.model.channels)
     x = (jax.random.uniform(KEY, shape) < 0.05).astype(jnp.float32)
     stop = np.zeros(devices, np.int32)
+    module = task.module((), None)
+    memo = jax.jit(model.bind(normal.memo, module))
+    remembered = [memo(model.initialise(module, KEY), part) for part in x]
+    batch = {"image": x, **jax.tree.map(lambda *parts: jnp.stack(parts), *remembered)}
 
     def stepper(phase):
         run = steps.make_train_step(task, phase, KEY)
@@ -260,7 +264,7 @@ def measure_prior() -> None:
 
         def step():
             nonlocal state
-            state, metrics = run(state, {"image": x}, stop)  # which gives away the state that it is given
+            state, metrics = run(state, batch, stop)  # which gives away the state that it is given
             return metrics
 
         return step

@@ -123,9 +123,10 @@ def depth_to_space(x: jax.Array, factor: int) -> jax.Array:
 
 
 def blur(maps: jax.Array, factor: int) -> jax.Array:
-    """Maps [B, H, W], each pixel the mean of those around it, less of those farther away.
+    """Maps [B, H, W], each pixel a mean of those around it.
 
-    The weights fall linearly to 0 at a distance of `factor`, in rows and in columns.
+    The weights fall linearly to 0 at a distance of `factor`, in rows and in columns: a tent.
+    Of pixels with the same row and column modulo `factor` it takes in the same share anywhere.
     """
     rows, columns = (_tent(side, factor) for side in maps.shape[1:])
     return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns)

@@ -25,7 +25,12 @@ def _check_choices(owner: str, settings: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem."""
+    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem.
+
+    blurred: the logits are blurred as far as a cell of the stem reaches. Behind a stem of f, the
+        last layer has a channel for each of the f² places in a cell, and the one that it likes
+        best would win wherever in the cell an object is; the blur gives all the same weight.
+    """
 
     width: int
     blocks: int

@@ -131,6 +131,29 @@ def test_space_to_depth_keeps_neighbours_together():
     np.testing.assert_array_equal(networks.depth_to_space(blocks, 2), x)
 
 
+@pytest.mark.parametrize("factor", [2, 4])
+def test_a_blur_prefers_no_place_in_a_cell(factor):
+    """What differs between the places of a cell alone is gone, and a point stays a point."""
+    place = np.random.default_rng(0).normal(size=(1, factor, factor))
+    cells = np.tile(place, (1, 24 // factor, 32 // factor))
+    inside = np.s_[:, factor:-factor, factor:-factor]
+    np.testing.assert_allclose(networks.blur(cells, factor)[inside], place.mean(), atol=1e-6)
+    np.testing.assert_allclose(networks.blur(np.ones((1, 9, 7)), factor), 1.0, rtol=1e-6)
+    point = jnp.zeros((1, 24, 32)).at[0, 12, 15].set(factor**2)
+    height = 1 - np.arange(factor) / factor
+    quarter = networks.blur(point, factor)[0, 12 : 12 + factor, 15 : 15 + factor]
+    np.testing.assert_allclose(quarter, np.outer(height, height), atol=1e-6)
+
+
+def test_location_logits_are_blurred_if_the_settings_say_so(x):
+    plain = small(space_to_depth=4)
+    blurred = dataclasses.replace(plain, location=dataclasses.replace(plain.location, blurred=True))
+    expected = networks.blur(apply(inference.location_logits, plain, x), 4)
+    np.testing.assert_allclose(
+        apply(inference.location_logits, blurred, x), expected, rtol=1e-4, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     "decoder",
     [

@@ -104,7 +104,8 @@ def test_a_step_is_adamax_s_with_the_rate_of_each_part():
     state = step.init_state(task, jax.random.key(0))
     before = jax.tree.map(np.asarray, state.params)
     run = step.make_train_step(task, phase, jax.random.key(1))
-    state, values = run(step.replicate(state), {"image": np.zeros((1, 2, 24, 24, 1))}, np.zeros(1, np.int32))
+    batch = {"image": np.zeros((1, 2, 24, 24, 1))}
+    state, values = run(step.replicate(state), batch, np.zeros(1, np.int32))
     after = step.unreplicate(state).params
     change = jax.tree.map(lambda a, b: np.unique(np.round(a - b, 6)), before, after)
     frozen = change.pop("auxiliary"), change["lavae"].pop("appearance")
