@@ -168,7 +168,8 @@ def lavae_joint(config: ConfigDict, *, decoder_width: int = 256, num_steps: int 
     """For 2 cores, the paper's way: everything at once, with small networks and fewer steps."""
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    config.model.update(peak_radius=_half_a_sprite(config), gamma=16.0, threshold=1.0)
+    radius = _half_a_sprite(config)
+    config.model.update(peak_radius=radius, taken_radius=radius, gamma=16.0, threshold=1.0)
     config.model.location.blurred = True
     config.num_train_steps = num_steps
     config.optimizer = {"learning_rate": 6e-3, "decay_steps": num_steps}

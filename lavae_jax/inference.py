@@ -167,9 +167,14 @@ def sample_posterior(
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     count, overflow = packing.fit(count, budget)
     objects = packing.pack(count, budget.capacity)
-    where = locations.sample(location_keys, support.logits, budget.num_slots, temperature)
+    canvas, radius = x.shape[1:3], lavae.settings.taken_radius
+    is_apart = support.pixel is not None or radius == 0
+    taken_with = None if is_apart else locations.within(radius, canvas)
+    where = locations.sample(
+        location_keys, support.logits, budget.num_slots, temperature, taken_with
+    )
     if support.pixel is not None:
-        where = locations.on_canvas(where, support.pixel, x.shape[1] * x.shape[2])
+        where = locations.on_canvas(where, support.pixel, canvas[0] * canvas[1])
     q_app = appearance(lavae, x, where, objects)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
     shape = (budget.num_slots, lavae.settings.latent_size)

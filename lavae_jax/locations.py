@@ -4,6 +4,8 @@ q(z_loc^(i) | z_loc^(<i), x) = Cat(b^(i)),  b^(i) ∝ softmax(h_loc) · (1 - Σ_
 p(z_loc^(i) | z_loc^(<i)) = uniform over the D - i + 1 pixels that are left.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 TAKEN = -1e9  # the logit of a pixel that was drawn before: "a low value" (App. B)
+TakenWith = Callable[[jax.Array], jax.Array]  # pixels [B] -> which of all [B, D] they take
 
 
 class Locations(NamedTuple):
@@ -28,54 +31,77 @@ class Locations(NamedTuple):
 
 
 def sample(
-    keys: chex.PRNGKey, logits: jax.Array, num_slots: int, temperature: jax.Array | None = None
+    keys: chex.PRNGKey,
+    logits: jax.Array,
+    num_slots: int,
+    temperature: jax.Array | None = None,
+    taken_with: TakenWith | None = None,
 ) -> Locations:
     """Draws `num_slots` different pixels one after the other from logits [B, D].
 
     Each image has a key of its own, keys [B]. With a temperature, each draw is
-    relaxed to the Gumbel-softmax; without one, it is exact.
+    relaxed to the Gumbel-softmax; without one, it is exact. A draw takes its own pixel, so
+    that it is not drawn again, or those that `taken_with` says, such as `within`.
     """
     gumbel = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[1:], logits.dtype))(keys)
-    return sample_with_noise(logits, gumbel, num_slots, temperature)
+    return sample_with_noise(logits, gumbel, num_slots, temperature, taken_with)
+
+
+def within(radius: int, canvas: tuple[int, int]) -> TakenWith:
+    """All pixels at most that many rows and columns away."""
+    rows, columns = jnp.divmod(jnp.arange(canvas[0] * canvas[1]), canvas[1])
+
+    def taken(index: jax.Array) -> jax.Array:
+        row, column = jnp.divmod(index[:, None], canvas[1])
+        return (jnp.abs(rows - row) <= radius) & (jnp.abs(columns - column) <= radius)
+
+    return taken
 
 
 def sample_with_noise(
-    logits: jax.Array, gumbel: jax.Array, num_slots: int, temperature: jax.Array | None = None
+    logits: jax.Array,
+    gumbel: jax.Array,
+    num_slots: int,
+    temperature: jax.Array | None = None,
+    taken_with: TakenWith | None = None,
 ) -> Locations:
     """`sample` as a deterministic function of Gumbel noise [B, D].
 
     All draws of an image share their noise: the pixels with the largest perturbed
     logits, in order, are distributed exactly as draws without replacement
-    (Plackett-Luce), at the price of one noise vector instead of S.
+    (Plackett-Luce), at the price of one noise vector instead of S. That holds if others are
+    taken, too: which of some pixels is the largest does not depend on how large it is.
     """
     chex.assert_rank([logits, gumbel], 2)
     chex.assert_equal_shape([logits, gumbel])
     num_pixels = logits.shape[-1]
     if num_slots > num_pixels:
         raise ValueError(f"{num_slots} locations cannot be drawn from {num_pixels} pixels")
-    if temperature is None:
-        return _draw_exactly(logits, gumbel, num_slots)
-    return _draw_relaxed(logits, gumbel, num_slots, temperature)
+    if temperature is None and taken_with is None:
+        return _draw_at_once(logits, gumbel, num_slots)
+    taken_with = taken_with or functools.partial(jax.nn.one_hot, num_classes=num_pixels, dtype=bool)
+    return _draw_in_turn(logits, gumbel, num_slots, temperature, taken_with)
 
 
-def _draw_relaxed(logits, gumbel, num_slots, temperature):
-    """One after the other: what is drawn is masked for the next."""
-    pixel = jnp.arange(logits.shape[-1])
+def _draw_in_turn(logits, gumbel, num_slots, temperature, taken_with):
+    """What a draw takes is masked for the next."""
 
     def draw(masked: jax.Array, _):
-        perturbed = masked + gumbel
+        perturbed, log_b = masked + gumbel, jax.nn.log_softmax(masked)
         index = jnp.argmax(perturbed, axis=-1)
-        weights = jax.nn.softmax(perturbed / temperature)
-        log_q = jnp.sum(weights * jax.nn.log_softmax(masked), axis=-1)
-        masked = jnp.where(pixel == index[:, None], TAKEN, masked)
-        return masked, Locations(index, weights, log_q)
+        if temperature is None:
+            weights, log_q = None, jnp.take_along_axis(log_b, index[:, None], axis=-1)[:, 0]
+        else:
+            weights = jax.nn.softmax(perturbed / temperature)
+            log_q = jnp.sum(weights * log_b, axis=-1)
+        return jnp.where(taken_with(index), TAKEN, masked), Locations(index, weights, log_q)
 
     _, drawn = lax.scan(draw, logits, length=num_slots)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), drawn)
 
 
-def _draw_exactly(logits, gumbel, num_slots):
-    """All at once: with weights of one pixel each, the order alone is sequential."""
+def _draw_at_once(logits, gumbel, num_slots):
+    """Exact draws that take their own pixel: the largest in order."""
     index = lax.top_k(logits + gumbel, num_slots)[1]
     drawn = jnp.take_along_axis(logits, index, axis=-1)
     never_drawn = jax.vmap(lambda row, taken: row.at[taken].set(TAKEN))(logits, index)

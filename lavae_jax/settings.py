@@ -118,6 +118,8 @@ class LavaeSettings:
     peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
     support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
         f_count counts. The latter never draws one object twice from two pixels.
+    taken_radius: among all pixels, a draw takes those that are at most so many rows and columns
+        away, so that none of them is drawn for the next object; 0, as in the paper, for its own.
     prior: the paper's where a config does not say, as those of old do not.
     """
 
@@ -132,6 +134,7 @@ class LavaeSettings:
     location: LocationSettings
     appearance: AppearanceSettings
     decoder: DecoderSettings
+    taken_radius: int = 0
     prior: PriorSettings = PriorSettings(kind="normal")
 
     def __post_init__(self):

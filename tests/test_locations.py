@@ -87,6 +87,47 @@ def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possibl
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), few, every)
 
 
+CANVAS = (3, 4)
+
+
+def apart(sequence, radius=1):
+    """Probability of a sequence on the canvas if each draw takes all within the radius."""
+    weight = np.exp(np.sin(np.arange(12)))
+    rows, columns = np.divmod(np.arange(12), CANVAS[1])
+    p = 1.0
+    for d in sequence:
+        p *= weight[d] / weight.sum()
+        near = np.maximum(abs(rows - rows[d]), abs(columns - columns[d])) <= radius
+        weight = np.where(near, 0, weight)
+    return p
+
+
+def test_frequencies_of_draws_that_take_their_neighbours_along():
+    """All pairs that are possible, from the definition; log q is that of each."""
+    n = 20_000
+    logits = jnp.tile(np.sin(np.arange(12)), (n, 1))
+    drawn = locations.sample(keys(7, n), logits, 2, None, locations.within(1, CANVAS))
+    pairs = [pair for pair in itertools.permutations(range(12), 2) if apart(pair)]
+    assert len(pairs) == 2 * (66 - 29)  # 29 pairs of pixels of 3x4 touch
+    seen = dict.fromkeys(pairs, 0)
+    for row in np.asarray(drawn.index):
+        seen[tuple(row.tolist())] += 1  # an impossible one is a KeyError
+    expected = n * np.array([apart(pair) for pair in pairs])
+    assert scipy.stats.chisquare(list(seen.values()), expected).pvalue > 1e-3
+    log_q = [np.log(apart(row)) for row in np.asarray(drawn.index[:50])]
+    np.testing.assert_allclose(drawn.log_q[:50].sum(1), log_q, rtol=1e-5)
+
+
+def test_a_radius_of_0_takes_the_pixel_alone():
+    logits = jax.random.normal(jax.random.key(1), (20, 12))
+    gumbel = jax.random.gumbel(jax.random.key(2), (20, 12))
+    for temperature in (None, 0.4):
+        alone = locations.sample_with_noise(logits, gumbel, 3, temperature)
+        within = locations.within(0, CANVAS)
+        same = locations.sample_with_noise(logits, gumbel, 3, temperature, within)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), alone, same)
+
+
 def test_gradients_at_fixed_noise():
     with jax.enable_x64(True):
         logits = jax.random.normal(jax.random.key(0), (2, 6), jnp.float64)
