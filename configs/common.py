@@ -148,7 +148,7 @@ def lavae_cpu(
         "turned": 0.5,  # the share of images that are turned and mirrored
         "weight": 20.0,  # of a marked pixel
         "which_weight": 4.0,  # of telling it from the 8 around it
-        "counted_from": 0.03,  # the probability of an object that h_loc's threshold stands for
+        "counted_from": 0.01,  # the probability of an object that h_loc's threshold stands for
     }
     config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
     config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
