@@ -164,7 +164,7 @@ def lavae_mixture(config: ConfigDict, *, components: int, **cpu: int) -> None:
     config.num_train_steps += config.curriculum.mixture.steps
 
 
-def lavae_described(config: ConfigDict, *, num_steps: int = 30_000) -> None:
+def lavae_described(config: ConfigDict, *, num_steps: int = 20_000) -> None:
     """For 2 cores, as described: only sizes, rates and lengths differ from the paper's."""
     _small_networks(config, decoder_width=256)
     config.batch_size = 32
@@ -182,7 +182,8 @@ def lavae_joint(config: ConfigDict) -> None:
     that keep apart, since smooth logits have an object's pixels in second place, too."""
     lavae_described(config)
     config.model.location.blurred = True
-    config.model.update(gamma=32.0, threshold=1.0, taken_radius=config.model.peak_radius)
+    config.model.update(gamma=32.0, threshold=2.0, peak_radius=3)
+    config.model.taken_radius = _half_a_sprite(config)
     config.curriculum.location.learning_rate = 4e-3
 
 

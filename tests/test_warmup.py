@@ -205,7 +205,7 @@ def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alo
     assert changes == networks | lengths | sizes | {"budget.slots", "budget.places"}
     (mends,) = changed_fields(ablation.get_config("described"), mnist1k.get_config("joint"))
     settings = {f for f in mends if f.startswith("model.")}
-    names = {"gamma", "threshold", "taken_radius", "location.blurred"}
+    names = {"gamma", "threshold", "peak_radius", "taken_radius", "location.blurred"}
     assert settings == {f"model.{name}" for name in names}
 
 
