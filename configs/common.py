@@ -162,6 +162,7 @@ def lavae_mixture(config: ConfigDict, *, components: int, **cpu: int) -> None:
     # The rate falls to 0 along half a cosine; h_loc stays as it is.
     config.curriculum.mixture = {"steps": 8_000, "learning_rate": 3e-3}
     config.num_train_steps += config.curriculum.mixture.steps
+    config.start_from = ""  # a model of the recipe cpu, instead of the phases before
 
 
 def lavae_described(config: ConfigDict, *, num_steps: int = 20_000) -> None:

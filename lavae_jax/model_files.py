@@ -9,7 +9,7 @@ the checksum of the weights. The package comes with some, in `lavae_jax/weights`
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -40,21 +40,35 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{WEIGHTS}"))
 
 
+class Trained(NamedTuple):
+    """A model as it is on disk."""
+
+    folder: pathlib.Path
+    config: ConfigDict
+    arrays: dict[str, np.ndarray]  # called params.… and batch_stats.…
+    step: int  # that its training had reached
+
+
 def load(path: str | pathlib.Path) -> Model | Baseline:
     """A trained model: a run's folder, one of its checkpoints, or an exported model's folder
     or, if it comes with the package, its name."""
+    trained = read(path)
+    model = build(trained.config, trained.arrays)
+    model.folder = trained.folder
+    return model
+
+
+def read(path: str | pathlib.Path) -> Trained:
+    """What `load` makes a model of."""
     folder = _find(path)
     is_checkpoint = (folder / "meta.json").exists()
     workdir = folder.parent.parent if is_checkpoint else folder
     config = read_config(workdir)
     if (workdir / WEIGHTS).exists():
-        arrays = _read_weights(workdir)
-    else:
-        checkpoint = checkpoints.load(folder) if is_checkpoint else _newest(workdir)
-        arrays = _of_model(config, checkpoint)
-    model = build(config, arrays)
-    model.folder = workdir
-    return model
+        step = _read_json(workdir / PROVENANCE).get("step", config.get("num_train_steps", 0))
+        return Trained(workdir, config, _read_weights(workdir), step)
+    checkpoint = checkpoints.load(folder) if is_checkpoint else _newest(workdir)
+    return Trained(workdir, config, _of_model(config, checkpoint), checkpoint.step)
 
 
 def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:
@@ -148,14 +162,28 @@ def _newest(workdir: pathlib.Path) -> Checkpoint:
 
 def _of_model(config: ConfigDict, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     """A checkpoint's arrays without the optimiser's and the auxiliary VAE's."""
-    part = ".lavae." if config.kind == "lavae" else "."
-    prefixes = {f"state.{name}{part}": f"{name}." for name in ("params", "batch_stats")}
     return {
         name.replace(long, short, 1): array
         for name, array in checkpoint.arrays.items()
-        for long, short in prefixes.items()
+        for short, long in _prefixes(config).items()
         if name.startswith(long)
     }
+
+
+def in_checkpoint(trained: Trained) -> dict[str, np.ndarray]:
+    """A model's arrays, called as they are in the checkpoints of a run."""
+    return {
+        name.replace(short, long, 1): array.astype(np.float32)
+        for name, array in trained.arrays.items()
+        for short, long in _prefixes(trained.config).items()
+        if name.startswith(short)
+    }
+
+
+def _prefixes(config: ConfigDict) -> dict[str, str]:
+    """Of the names of a model's arrays: its own, and in a checkpoint."""
+    part = ".lavae." if config.kind == "lavae" else "."
+    return {f"{name}.": f"state.{name}{part}" for name in ("params", "batch_stats")}
 
 
 def _read_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -97,6 +97,39 @@ def test_the_mixture_starts_the_same_on_any_devices(arguments, launch, start_two
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_mixture_can_start_from_a_model_of_the_recipe_cpu(arguments, launch, tmp_path):
+    """With a learning rate of 0, it has that model's networks after its steps, too."""
+    before = {"warmup": (1, 1), "model.threshold": -99.0, "optimizer.decay_steps": 2}
+    cpu = launch(*arguments(recipe="cpu", steps=4, workdir="cpu", **before))
+    assert cpu.returncode == 0, cpu.stderr
+    exported = ["export.py", f"--run={tmp_path / 'cpu'}", f"--output={tmp_path / 'small'}"]
+    assert launch(*exported).returncode == 0
+    mixture = {**before, "recipe": "mixture", "curriculum.mixture.learning_rate": 0.0}
+    for name, tolerance in (("cpu", 0.0), ("small", 1e-3)):  # half precision
+        start = {"start_from": tmp_path / name}
+        run = launch(*arguments(steps=6, workdir=f"from_{name}", **mixture, **start))
+        assert run.returncode == 0, run.stderr
+        assert "going on from step 4" in run.stdout
+        ours, theirs = newest(tmp_path / f"from_{name}"), newest(tmp_path / "cpu")
+        assert ours.meta["data"]["next_index"] == theirs.meta["data"]["next_index"] + 2
+        for array in theirs.arrays:
+            if array.startswith(("state.params.lavae.", "state.batch_stats.lavae.")):
+                np.testing.assert_allclose(
+                    ours.arrays[array], theirs.arrays[array], rtol=tolerance, atol=tolerance / 1e2
+                )
+        assert ours.arrays["state.params.lavae.prior.features"].any()
+
+
+def test_a_model_that_a_run_cannot_start_from_is_refused(arguments, launch_all):
+    longer = arguments(recipe="mixture", steps=9, **{"start_from": "mnist1k"})
+    usual = ["train.py", "--config=configs/mnist1k.py:mixture", "--config.start_from=mnist1k"]
+    usual += ["--config.optimizer.decay_steps=9", "--config.num_train_steps=14009"]
+    other, length = launch_all(longer, usual)
+    assert "start_from=mnist1k is another model than config.model" in other.stderr
+    assert "latent_size: 32 there, 2 here" in other.stderr
+    assert "had 42,000 steps of training, but phases of this run end after" in length.stderr
+
+
 def test_the_others_end_when_a_process_dies(arguments, start_two, tmp_path):
     processes = start_two(*arguments(steps=100_000))
     wait_for_steps(tmp_path / "run", processes[0])

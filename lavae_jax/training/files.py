@@ -52,15 +52,15 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
         return
     try:
         earlier = json.loads(path.read_text())
-        difference = _difference(earlier, plain(config))
+        differing = difference(earlier, plain(config))
     except (ValueError, AttributeError) as error:
         raise WorkdirError(
             f"{path} cannot be read ({error}). Restore it, or choose another --workdir"
         ) from error
-    if difference:
+    if differing:
         raise WorkdirError(
             f"{workdir} holds a run with another config:\n"
-            + "\n".join(f"  {line}" for line in difference)
+            + "\n".join(f"  {line}" for line in differing)
             + "\nChoose another --workdir, or the config of that run."
         )
 
@@ -194,7 +194,8 @@ def flatten(config: dict) -> dict:
     return traverse_util.flatten_dict(config, sep=".")
 
 
-def _difference(there: dict, here: dict) -> list[str]:
+def difference(there: dict, here: dict) -> list[str]:
+    """The fields in which two configs differ, a line each; those that are free may."""
     there, here = flatten(there), flatten(here)
     return [
         f"{name}: {there.get(name, 'absent')!r} there, {here.get(name, 'absent')!r} here"

@@ -45,11 +45,26 @@ class Data(NamedTuple):
     held_out: input_pipeline.Source  # with the features "image" and "count"
 
 
-def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
+class Beginning(NamedTuple):
+    """A model that was trained before, to go on from."""
+
+    name: str
+    step: int  # that it had reached
+    arrays: dict[str, np.ndarray]  # called as in checkpoints
+
+
+def train(
+    config: ConfigDict,
+    workdir: str,
+    open_data: Callable[[], Data],
+    command: str,
+    beginning: Beginning | None = None,
+) -> int:
     """Trains until the end or until it is told to stop; returns the exit code.
 
     Data are opened when all that can be checked before has been. `command` is what starts
-    the same run again, to be shown.
+    the same run again, to be shown. A run that has no checkpoint yet starts at the `beginning`,
+    or else at step 0.
     """
     started = time.monotonic()
     folder = pathlib.Path(workdir)
@@ -66,7 +81,7 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
     data = open_data()
     with files.claim(folder, config) as run_files:
         run = Run(config, task, data, run_files, started)
-        run.take_up()
+        run.take_up(beginning)
         with StopRequest() as request:
             try:
                 run.go_on(request)
@@ -109,10 +124,13 @@ class Run:
 
     # --- taking up ---------------------------------------------------------------
 
-    def take_up(self) -> None:
-        """Goes to the newest checkpoint, if there is one; the same in every process."""
+    def take_up(self, beginning: Beginning | None = None) -> None:
+        """Goes to the newest checkpoint or else to the beginning, if there is one; the same in
+        every process."""
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
+        if beginning is not None and found is None:
+            found = self._checkpoint_of(beginning, like)
         if jax.process_count() > 1:
             found = _broadcast(found, like)
         if found is not None:
@@ -139,6 +157,20 @@ class Run:
         self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
         self.state = steps.replicate(self.state)
         self._clock = console.Clock(self.config.batch_size, self.step)
+
+    def _checkpoint_of(self, beginning: Beginning, like: Any) -> Checkpoint:
+        """The networks that it has, and the rest as at step 0: optimisers, and what its run did
+        not have and a phase to come will train."""
+        arrays, step = checkpoints.flatten(like), beginning.step
+        if not self.task.begins_after(step) or step >= self.config.num_train_steps:
+            ends = ", ".join(f"{phase.end:,}" for phase in self.task.phases if phase.end)
+            raise TrainingError(
+                f"config.start_from={beginning.name} had {step:,} steps of training, but phases of "
+                f"this run end after {ends} (of {self.config.num_train_steps:,}); give both the "
+                "same lengths"
+            )
+        arrays |= {**beginning.arrays, "state.step": np.asarray(step, np.int32)}
+        return Checkpoint(step, arrays, {"data": {"next_index": step}})
 
     # --- going on ----------------------------------------------------------------
 
