@@ -15,7 +15,7 @@ train h_loc. `peaks`: q(z_loc) samples on peaks alone, which is the recipe `cpu`
 
 from configs import common, mnist1k
 
-STEPS = 12_000  # of the ELBO
+STEPS = 8_000  # of the ELBO
 
 
 def described(config):

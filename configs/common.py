@@ -132,7 +132,7 @@ def lavae_recipes(*, components: int, **sizes: int) -> dict[str, Recipe]:
 
 
 def lavae_cpu(
-    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 36_000
+    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 54_000
 ) -> None:
     """For 2 cores: small networks; where objects are, then what they look like."""
     _small_networks(config, decoder_width)

@@ -63,6 +63,19 @@ def _bilinear(norm, width):
     return enlarge
 
 
+def _shrink(norm, width):
+    return lambda x: ConvLayer(norm, width)(space_to_depth(x, 2))
+
+
+def _grow(norm, width):
+    """What a transposed convolution does, which is slow on CPUs."""
+    return lambda x: depth_to_space(ConvLayer(norm, 4 * width)(x), 2)
+
+
+def _thin(stage):
+    return lambda norm, width: stage(norm, width // 2)
+
+
 class Stages(NamedTuple):
     encoder: tuple[Callable, ...]
     decoder: tuple[Callable, ...]
@@ -98,6 +111,13 @@ ARCHITECTURES = {
                 (
                     *(_layer, _residual, _residual, _plain_up, _residual, _plain_up, _residual),
                     *(_bilinear, _layer),
+                ),
+            ),
+            2: Stages(
+                (_shrink, _residual, _shrink, _residual, _residual),
+                (
+                    *(_layer, _residual, _residual, _grow, _residual, _residual),
+                    *(_thin(_grow), _thin(_residual)),
                 ),
             ),
             8: Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),

@@ -28,12 +28,11 @@ LAVAE_FIELDS = {
     "model.decoder.hidden": (4,),
     "auxiliary.width": 4,
 }
-MIXTURE_FIELDS = {
-    "model.prior.components": 5,
+PHASED_FIELDS = {
     "model.threshold": -99.0,  # a network that has hardly been trained finds objects, too
     "optimizer.decay_steps": 2,
-    "curriculum.mixture.steps": 4,
 }
+MIXTURE_FIELDS = {"model.prior.components": 5, "curriculum.mixture.steps": 4}
 
 
 def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
@@ -51,6 +50,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
             if recipe in ("cpu", "mixture")
             else {"curriculum.warmup_steps": first, "curriculum.anneal_steps": second}
         )
+        changes |= PHASED_FIELDS if recipe in ("cpu", "mixture") else {}
         changes |= MIXTURE_FIELDS if recipe == "mixture" else {}
     return changes | more
 

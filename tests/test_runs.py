@@ -99,7 +99,7 @@ def test_the_mixture_starts_the_same_on_any_devices(arguments, launch, start_two
 
 def test_a_mixture_can_start_from_a_model_of_the_recipe_cpu(arguments, launch, tmp_path):
     """With a learning rate of 0, it has that model's networks after its steps, too."""
-    before = {"warmup": (1, 1), "model.threshold": -99.0, "optimizer.decay_steps": 2}
+    before = {"warmup": (1, 1)}
     cpu = launch(*arguments(recipe="cpu", steps=4, workdir="cpu", **before))
     assert cpu.returncode == 0, cpu.stderr
     exported = ["export.py", f"--run={tmp_path / 'cpu'}", f"--output={tmp_path / 'small'}"]

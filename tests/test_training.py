@@ -25,6 +25,7 @@ LAVAE_CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
 CONFIGS = LAVAE_CONFIGS + [f"baseline_{name}" for name in LAVAE_CONFIGS]
 RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "tiny")]
 RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in ("mixture", "joint")]
+TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}  # with steps=6
 
 
 # --- settings ----------------------------------------------------------------
@@ -187,9 +188,7 @@ def test_stops_leave_no_trace(tmp_path):
 
 
 def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
-    """The cpu recipe, two steps a phase."""
-    fields = {"recipe": "cpu", "warmup": (2, 2)}
-    said = train(micro_config(steps=6, **fields), tmp_path / "whole")
+    said = train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "whole")
     for phase in ("auxiliary", "peaks", "appearance"):
         assert f"({phase})" in said
     *_, before_the_last, last = (line for line in said.splitlines() if " left" in line)
@@ -197,14 +196,14 @@ def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     assert before_the_last.endswith("left of this phase")
     assert last.endswith(" left")
     for steps in (2, 3, 6):
-        train(micro_config(steps=steps, **fields), tmp_path / "pieces")
+        train(micro_config(steps=steps, **TWO_A_PHASE), tmp_path / "pieces")
     assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
     assert newest(tmp_path / "pieces").meta["seconds"] > 0
 
 
 def test_what_is_remembered_of_images_makes_no_difference(tmp_path, monkeypatch):
-    config = micro_config(steps=3, recipe="cpu", **{"model.threshold": -99.0})
+    config = micro_config(steps=6, **TWO_A_PHASE)
     train(config, tmp_path / "remembered")
     without = tasks.make(config)
     assert [bool(phase.memo) for phase in without.phases] == [False, False, True]
@@ -234,9 +233,8 @@ def test_stops_before_at_and_after_the_start_of_the_mixture_leave_no_trace(tmp_p
 
 def test_until_its_phase_a_run_with_a_mixture_is_one_without(tmp_path):
     """Bit for bit, and what it has of a mixture is N(0, I)."""
-    normal = {"recipe": "cpu", "model.threshold": -99.0, "optimizer.decay_steps": 2}
-    train(micro_config(steps=3, recipe="mixture", warmup=(0, 1)), tmp_path / "mixture")
-    train(micro_config(steps=3, warmup=(0, 1), **normal), tmp_path / "cpu")
+    train(micro_config(steps=6, **TWO_A_PHASE | {"recipe": "mixture"}), tmp_path / "mixture")
+    train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "cpu")
     ours, theirs = newest(tmp_path / "mixture").arrays, newest(tmp_path / "cpu").arrays
     added = ours.keys() - theirs.keys()
     for name, array in theirs.items():
@@ -304,9 +302,9 @@ def test_a_mixture_without_what_it_needs_is_refused(recipe, changes, message):
 
 
 def test_a_phase_leaves_what_it_does_not_train_as_it_was(tmp_path):
-    fields = {"recipe": "cpu", "warmup": (1, 2), "checkpoint_every_steps": 1}
-    train(micro_config(steps=5, keep_checkpoints=9, **fields), tmp_path)
-    states = [checkpoints.load(tmp_path / "checkpoints" / str(s)).arrays for s in range(1, 6)]
+    fields = {**TWO_A_PHASE, "checkpoint_every_steps": 1, "keep_checkpoints": 9}
+    train(micro_config(steps=6, **fields), tmp_path)
+    states = [checkpoints.load(tmp_path / "checkpoints" / str(s)).arrays for s in range(2, 7)]
 
     def moved(one, other):
         """Parts of which a parameter, a batch statistic or a moment changed."""

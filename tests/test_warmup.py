@@ -141,7 +141,7 @@ def test_detection_loss_tells_a_marked_pixel_from_those_around_it():
 
 def test_the_threshold_stands_for_a_small_probability():
     """h_loc is 0 everywhere, and so is the threshold; nothing is marked."""
-    config = micro.config(recipe="cpu", **{"model.threshold": 0.0})
+    config = micro.config(recipe="cpu", steps=2, **{"model.threshold": 0.0})
     config.curriculum.peaks.update(threshold=1e9, counted_from=0.2)
     task = tasks.make(config)
     module = task.module((), None)

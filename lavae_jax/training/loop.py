@@ -188,6 +188,8 @@ class Run:
             self._make_step(phase, asked=request.signal is not None)
             last = self.step == self.config.num_train_steps
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
+            # What comes before the next phase's first step may take minutes.
+            due["checkpoint"] |= self.step == phase.end
             # One process sees its own signal at once; several agree by way of a step.
             stopping = alone and request.signal is not None
             if any(due.values()) or last or stopping or not alone:
