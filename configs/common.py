@@ -138,6 +138,7 @@ def lavae_cpu(
     _small_networks(config, decoder_width)
     config.batch_size = 32
     config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
+    config.model.counted_from = 0.01  # the probability of an object that the threshold stands for
     auxiliary = {"steps": 1_200, "learning_rate": 6e-3}
     peaks = {
         "steps": 4_800,
@@ -148,7 +149,6 @@ def lavae_cpu(
         "turned": 0.5,  # the share of images that are turned and mirrored
         "weight": 20.0,  # of a marked pixel
         "which_weight": 4.0,  # of telling it from the 8 around it
-        "counted_from": 0.01,  # the probability of an object that h_loc's threshold stands for
     }
     config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
     config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
@@ -215,6 +215,19 @@ def baseline_tiny(config: ConfigDict) -> None:
     _few_steps(config)
     config.model.width = 8
     config.beta.steps = 40
+
+
+def follow_sprite_size(config: ConfigDict) -> None:
+    """What depends on the size of objects, by one rule; it follows when that is changed."""
+    sprite, objects = config.model.get_ref("sprite_size"), config.model.get_ref("max_objects")
+    config.model.peak_radius = sprite // 2
+    if "taken_radius" in config.model:
+        config.model.taken_radius = sprite // 2
+    if "window" in config.model.appearance:
+        config.model.appearance.window = sprite // 2 * 2 + 5  # odd
+    if config.auxiliary.space_to_depth > 1:
+        config.auxiliary.cell = config.auxiliary.space_to_depth = (sprite + 1) // 3
+    config.budget = {"slots": objects, "places": objects.to_float()}
 
 
 def _small_networks(config: ConfigDict, decoder_width: int) -> None:

@@ -4,13 +4,23 @@
 
 The title of each scene lists its objects: digits for multi_mnist; size, shape
 and colour for multi_dsprites. Ground truth centres are marked.
+
+    python launch/show_data.py --dataset=images --path=my_images/ --invert
+
+shows images of your own as a model would see them, and the sizes of their connected parts
+(..._sizes.png), and proposes the settings to train with.
 """
+
+import pathlib
+import shlex
 
 import _program
 import data_flags
+import numpy as np
 from absl import app, flags
 
 import datasets
+from datasets import images
 from datasets.multi_dsprites import shapes
 from lavae_jax import figures, gallery, input_pipeline
 
@@ -19,7 +29,15 @@ SPLIT = flags.DEFINE_string("split", "test", "train, test or test_7.")
 OUTPUT = flags.DEFINE_string("output", "grid.png", "The picture to write.")
 COUNT = flags.DEFINE_integer("count", 24, "Number of scenes.", lower_bound=1)
 START = flags.DEFINE_integer("start", 0, "First scene.", lower_bound=0)
+PATH = flags.DEFINE_string(
+    "path", "", "With --dataset=images: a folder, an .npy or .npz file, or tfds:name/config."
+)
+MEMBER = flags.DEFINE_string("member", "", "The array of an .npz, or the split of a TFDS data set.")
+INVERT = flags.DEFINE_bool("invert", False, "Objects are dark on a bright background.")
+THRESHOLD = flags.DEFINE_string("threshold", "otsu", "A number from 0 to 1, otsu or stochastic.")
+CHANNELS = flags.DEFINE_integer("channels", 1, "Of the model: 1 or 3.")
 
+LARGEST = 512  # pixels, of the crops that sizes are measured in
 COLOR_NAMES = ("blue", "green", "cyan", "red", "magenta", "yellow", "white")  # of shapes.COLORS
 DIGITS = "Titles: the number of objects and their digits. Crosses: locations."
 FACTORS = (
@@ -40,8 +58,52 @@ def describe(example: dict) -> str:
     return f"{n}: " + "\n".join(lines)
 
 
+def show_images(output: pathlib.Path) -> None:
+    """The user's own, and what to train with."""
+    opened = images.open_images(PATH.value, MEMBER.value, data_flags.DATA_DIR.value)
+    look = images.make_look(opened, CHANNELS.value, INVERT.value, THRESHOLD.value)
+    whole = images.Crops(opened, look, (LARGEST, LARGEST), skip_unreadable=True)
+    sides = np.array(whole.shapes)
+    found = images.parts(whole)
+    side = min(int(np.median(sides)), LARGEST)
+    proposed = images.propose(found, side)
+    crops = images.Crops(opened, look, (proposed.canvas,) * 2, skip_unreadable=True)
+    in_crops = images.parts(crops)
+    proposed = images.propose(found._replace(count=in_crops.count), side)
+    for reason in crops.skipped:
+        print(f"not read: {reason}")
+    images.check(crops, proposed.sprite_size, proposed.max_objects)
+    index = range(START.value, min(START.value + COUNT.value, len(crops)))
+    panels = [figures.Panel(image) for image in crops.read(index)["image"]]
+    caption = f"{PATH.value}: canvases of {proposed.canvas} pixels as the model sees them."
+    grid = figures.panels(figures.in_rows(panels, 8), caption=caption, panel_inches=1.2)
+    figures.save(grid, output)
+    histogram = output.with_name(f"{output.stem}_sizes{output.suffix}")
+    figures.save(figures.sizes(found.side, proposed.sprite_size), histogram)
+    smallest, largest = ("x".join(map(str, side)) for side in (sides.min(0), sides.max(0)))
+    threshold = "stochastic" if look.threshold is None else f"{look.threshold:.3f}"
+    print(
+        f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
+        f"{in_crops.lit:.1%} of the pixels lit; {len(found.side):,} connected parts in "
+        f"{len(found.count)} of them, of "
+        f"{np.median(found.side):.0f} pixels (median), the largest {found.side.max()}\n"
+        f"written to {output} and {histogram}\nto train:\n"
+        f"  python launch/train.py --config=configs/images.py:cpu "
+        f"--config.dataset.path={shlex.quote(PATH.value)}"
+        + f" --config.model.sprite_size={proposed.sprite_size}"
+        + f" --config.dataset.canvas={proposed.canvas}"
+        + f" --config.model.max_objects={proposed.max_objects}"
+        + (" --config.dataset.invert=True" if INVERT.value else "")
+        + (f" --config.dataset.threshold={THRESHOLD.value}" if THRESHOLD.value != "otsu" else "")
+        + (f" --config.dataset.member={MEMBER.value}" if MEMBER.value else "")
+        + (f" --config.model.channels={CHANNELS.value}" if CHANNELS.value != 1 else "")
+    )
+
+
 def main():
     output = _program.output_file(OUTPUT.value)
+    if data_flags.DATASET.value == "images":
+        return show_images(output)
     builder = data_flags.make_builder()
     _program.check_splits(builder, [SPLIT.value])
     datasets.prepare(builder)

@@ -21,6 +21,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import datasets
+from datasets import images
 from lavae_jax import input_pipeline, model_files
 from lavae_jax.training import files, loop
 from lavae_jax.training.files import WorkdirError
@@ -32,7 +33,24 @@ flags.adopt_module_key_flags(process_flags)
 
 
 def open_data(config: ConfigDict) -> loop.Data:
-    """The data set that a config names; it is built if it is not there."""
+    """The data set that a config names."""
+    return _open_images(config) if config.dataset.name == "images" else _open_scenes(config)
+
+
+def _open_images(config: ConfigDict) -> loop.Data:
+    """Anyone's images. A threshold that they decide is known to the config when the run starts."""
+    source = images.open_crops(config)
+    for line in images.check(source, config.model.sprite_size, config.model.max_objects):
+        print(line, flush=True)
+    held_out = images.held_out(config.dataset.held_out, len(source))
+    return loop.Data(
+        input_pipeline.Part(source, range(len(source) - held_out)),
+        input_pipeline.Part(source, range(len(source) - held_out, len(source))),
+    )
+
+
+def _open_scenes(config: ConfigDict) -> loop.Data:
+    """A data set of scenes, which is built if it is not there."""
     builder = datasets.make_builder(**datasets.options(config.dataset))
     size, held_out = builder.builder_config.num_train, config.dataset.held_out
     if not 0 < held_out < size:
@@ -71,6 +89,8 @@ def open_beginning(config: ConfigDict) -> loop.Beginning | None:
 def main():
     process_flags.connect()
     config = CONFIG.value
+    if config.dataset.name == "images":
+        images.settle(config)
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
     command = shlex.join([os.path.basename(sys.executable), *sys.argv])
     return loop.train(config, workdir, lambda: open_data(config), command, open_beginning(config))

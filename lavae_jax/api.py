@@ -23,7 +23,18 @@ import numpy as np
 import tqdm
 from ml_collections import ConfigDict
 
-from lavae_jax import generative, inference, model, objective, prior, vae
+from lavae_jax import (
+    bernoulli,
+    gaussian,
+    generative,
+    inference,
+    model,
+    objective,
+    objects,
+    prior,
+    tiles,
+    vae,
+)
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
@@ -33,6 +44,7 @@ Key = chex.PRNGKey | int
 MOSTLY_LIT = 0.5  # the share of lit pixels above which objects are hardly on a black canvas
 LOST = 0.75  # wrong pixels for each lit one above which a model does not know what it sees
 LOOKED_AT = 64  # images to judge that by
+LARGE = 1024 * 1024  # pixels above which an image is taken apart tile by tile
 
 # --- inputs ------------------------------------------------------------------
 
@@ -234,37 +246,81 @@ class Model(_Trained):
 
     It knows objects like those that it was trained on: bright on a black canvas, of the
     same size in pixels (at most `settings.sprite_size`), not overlapping, whatever the
-    size of the canvas; up to `settings.max_objects` of them.
+    size of the canvas.
     """
 
     module: LAVAE
 
-    def infer(self, images, key: Key | None = None) -> Scene:
+    def infer(
+        self, images, key: Key | None = None, max_objects: int | None = None
+    ) -> Scene | list[Scene]:
         """Takes images [B, H, W, C] (or one, [H, W, C]) apart into objects.
 
         Pixels are uint8 (0 to 255), float (0 to 1) or bool. Locations are the peaks of
         h_loc that f_count counts, highest first, appearances the means of
-        q(z_app | z_loc, x). With a key, both are a sample of q instead.
+        q(z_app | z_loc, x). With a key, both are a sample of q instead. A list of images of
+        different sizes gives a list of scenes.
+
+        At most `max_objects` are found in an image: M of the model if it is not given, which
+        bounds p(n) and not what h_loc can find. (`num_objects` tells how many that is.)
         """
+        if key is not None and max_objects is not None:
+            raise ValueError("a sample of q has at most M objects; give a key or max_objects")
+        if isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1:
+            return self._infer_each(images, key, max_objects)
         x = self._as_images(images)
-        if key is None:
-            scene = self._run(inference.infer, x)
-        else:
+        slots = self.settings.max_objects if max_objects is None else operator.index(max_objects)
+        if slots < 1:
+            raise ValueError(f"max_objects={slots} must be at least 1")
+        traced = _is_traced((x, self.variables))
+        if key is not None:
             scene = self._run(inference.sample_scene, x, _image_keys(key, range(len(x))))
+            num_objects = scene.count
+        elif _is_large(x.shape[1:3]) and not traced:
+            scene, num_objects = self._infer_large(x, slots)
+        else:
+            scene, num_objects = self._run(
+                _infer(slots), x, batch_size=self._images_at_once(x.shape[1:3])
+            )
         scene = self._stamp(scene)
-        if not _is_traced((x, scene)):
+        if not traced:
+            self._warn_if_cut(num_objects, slots)
             self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
         return scene
+
+    def num_objects(self, images) -> np.ndarray:
+        """How many objects are found in each image, [B], however many that is."""
+        x = self._as_images(images)
+        if _is_large(x.shape[1:3]) and not _is_traced((x, self.variables)):
+            return np.array([len(self._peaks_of_large(image)[0]) for image in x], np.int32)
+        return self._run(_num_peaks, x, batch_size=self._images_at_once(x.shape[1:3]))
 
     def render(self, scene: Scene) -> jax.Array:
         """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
         self._check(scene)
-        return jnp.asarray(self._run(generative.render, scene))
+        if _is_large(scene.canvas) and not _is_traced((scene, self.variables)):
+            return jnp.asarray(self._render_large(scene))
+        size = self._images_at_once(scene.canvas)
+        return jnp.asarray(self._run(generative.render, scene, batch_size=size))
 
     def sprites(self, scene: Scene) -> jax.Array:
         """What each object looks like, [B, M, h, w, C]; 0 where absent."""
         self._check(scene)
         return jnp.asarray(self._run(generative.sprites, scene))
+
+    def measure(self, scene: Scene, images=None) -> list[list[objects.Measured]]:
+        """Where each object's sprite is on its image, for each scene: centre of mass and box.
+
+        With the images it was inferred from, brightness too: the mean of the pixels that the
+        sprite covers. For images as they were before they were made binary, that says more.
+        """
+        sprites = np.asarray(self.sprites(scene))
+        pictures = [None] * len(scene) if images is None else images
+        if len(pictures) != len(scene):
+            raise ValueError(f"{len(pictures)} images for {len(scene)} scenes; give one for each")
+        return [
+            objects.measure(scene[i], sprites[i], picture) for i, picture in enumerate(pictures)
+        ]
 
     def sample(
         self,
@@ -313,6 +369,55 @@ class Model(_Trained):
         most = int(np.max(self._run(_count, x), initial=0))
         return _lavae_bound(num_samples, _round_up(most, self.settings.max_objects))
 
+    def _infer_each(self, images, key: Key | None, max_objects: int | None) -> list[Scene]:
+        """Images of different sizes; those of one size together."""
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for i, image in enumerate(images):
+            by_shape.setdefault(np.shape(image), []).append(i)
+        scenes: dict[int, Scene] = {}
+        for places in by_shape.values():
+            scene = self.infer(np.stack([images[i] for i in places]), key, max_objects)
+            scenes |= {i: scene[k] for k, i in enumerate(places)}
+        return [scenes[i] for i in range(len(images))]
+
+    def _images_at_once(self, canvas: tuple[int, int]) -> int:
+        """As many as have the pixels of `batch_size` images of 64x64."""
+        return max(1, self.batch_size * 64 * 64 // math.prod(canvas))
+
+    def _render_large(self, scene: Scene) -> np.ndarray:
+        placed = zip(scene.count, np.asarray(self.sprites(scene)), scene.location, strict=True)
+        intensity = [tiles.compose(s[:n], np.asarray(at[:n]), scene.canvas) for n, s, at in placed]
+        return np.asarray(bernoulli.pixel_means(np.stack(intensity)))
+
+    def _infer_large(self, x: np.ndarray, slots: int) -> tuple[Scene, np.ndarray]:
+        """As `inference.infer_and_count`, an image after the other."""
+        size, latents, canvas = len(x), self.settings.latent_size, x.shape[1:3]
+        count, num_peaks = np.zeros(size, np.int32), np.zeros(size, np.int32)
+        pixel = np.zeros((size, slots), np.int32)
+        appearance = np.zeros((size, slots, latents), np.float32)
+        score = np.zeros((size, slots), np.float32)
+        for i, image in enumerate(x):
+            found, odds = self._peaks_of_large(image)
+            n = min(len(found), slots)
+            count[i], num_peaks[i] = n, len(found)
+            pixel[i, :n] = found[:n] @ [canvas[1], 1]
+            score[i, :n] = jax.nn.sigmoid(odds[:n])
+            windows = tiles.windows(image, found[:n], self.settings.appearance.radius)
+            appearance[i, :n] = self._run(_mean_appearances, windows)
+        return Scene.from_pixels(count, pixel, appearance, canvas, score), num_peaks
+
+    def _peaks_of_large(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The peaks of h_loc in an image [H, W, C], [n, 2], and their log odds [n]."""
+        settings = self.settings
+
+        def compute(tile):
+            return self._run(_object_logits, tile)
+
+        logits = tiles.logits(image, settings.location, compute)
+        least = math.log(settings.counted_from / (1 - settings.counted_from))
+        found = tiles.peaks(logits, least, settings.peak_radius)
+        return found, logits[tuple(found.T)]
+
     def _stamp(self, scene: Scene) -> Scene:
         """The scene as JAX's arrays, with the name of the model whose appearances it has."""
         scene = jax.tree.map(jnp.asarray, scene)
@@ -328,6 +433,15 @@ class Model(_Trained):
                 f"this scene's appearances are those of another model ({scene.model}, this is "
                 f"{self.fingerprint}): infer the scene with this one, or, if you know what you "
                 "do, use dataclasses.replace(scene, model=None)"
+            )
+
+    def _warn_if_cut(self, num_objects: np.ndarray, slots: int) -> None:
+        most = int(np.max(num_objects, initial=0))
+        if most > slots:
+            warnings.warn(
+                f"{most} objects are found in an image, of which the {slots} likeliest are kept: "
+                f"use infer(images, max_objects={most})",
+                stacklevel=3,
             )
 
     def _warn_if_lost(self, x: np.ndarray, scene: Scene) -> None:
@@ -366,7 +480,28 @@ def _count(lavae: LAVAE, x: jax.Array) -> jax.Array:
     return inference.detect(lavae.settings, inference.location_logits(lavae, x)).count
 
 
+def _num_peaks(lavae: LAVAE, x: jax.Array) -> jax.Array:
+    return inference.detect(lavae.settings, inference.location_logits(lavae, x)).num_peaks
+
+
+def _object_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
+    return inference.object_logits(lavae.settings, inference.location_logits(lavae, x))
+
+
+def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
+    return gaussian.from_features(lavae.appearance(windows)[:, 0, 0]).mean
+
+
+def _is_large(canvas: tuple[int, int]) -> bool:
+    return math.prod(canvas) > LARGE
+
+
 # Cached, so that the same sizes give the same function, which is compiled once.
+
+
+@functools.lru_cache(maxsize=64)
+def _infer(max_objects: int) -> Callable:
+    return functools.partial(inference.infer_and_count, max_objects=max_objects)
 
 
 @functools.lru_cache(maxsize=64)

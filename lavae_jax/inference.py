@@ -1,5 +1,7 @@
 """The inference model q(z_loc, z_app, n | x) (Section 2), as functions of a bound LAVAE."""
 
+import dataclasses
+import math
 from typing import NamedTuple
 
 import chex
@@ -27,6 +29,11 @@ class Detection(NamedTuple):
     peaks: jax.Array  # [B, H, W] bool: the pixels that f_count counts
     count: jax.Array  # [B]: n̂ = f_count(h_loc), at most M; q(n | x) = δ(n - n̂)
 
+    @property
+    def num_peaks(self) -> jax.Array:
+        """[B], however many there are."""
+        return self.peaks.sum((1, 2), dtype=jnp.int32)
+
 
 def location_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
     """h_loc [B, H, W], γ included."""
@@ -37,6 +44,12 @@ def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
     """Finds the peaks of h_loc [B, H, W] and counts them."""
     peaks = counting.peaks(h_loc, settings.threshold_for(h_loc.shape[1:3]), settings.peak_radius)
     return Detection(h_loc, peaks, counting.count(peaks, settings.max_objects))
+
+
+def object_logits(settings: LavaeSettings, h_loc: jax.Array) -> jax.Array:
+    """The log odds, from h_loc [B, H, W], that an object is located at a pixel."""
+    odds_at_threshold = math.log(settings.counted_from / (1 - settings.counted_from))
+    return h_loc / settings.gamma_for(h_loc.shape[1:3]) - settings.threshold + odds_at_threshold
 
 
 def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
@@ -186,13 +199,26 @@ def sample_posterior(
 # --- scenes ------------------------------------------------------------------
 
 
-def infer(lavae: LAVAE, x: jax.Array) -> Scene:
-    """The objects that are counted in images [B, H, W, C], and the means of their appearances."""
-    detection = detect(lavae.settings, location_logits(lavae, x))
-    where = peak_locations(lavae.settings, detection)
+def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
+    """The objects that are counted in images [B, H, W, C], and the means of their appearances.
+
+    M bounds p(n), and not what h_loc can find: `max_objects` says how many there may be instead.
+    """
+    return infer_and_count(lavae, x, max_objects)[0]
+
+
+def infer_and_count(
+    lavae: LAVAE, x: jax.Array, max_objects: int | None = None
+) -> tuple[Scene, jax.Array]:
+    """The same, and how many peaks there are, [B]; those that found no room are missing."""
+    settings = lavae.settings
+    if max_objects is not None:
+        settings = dataclasses.replace(settings, max_objects=max_objects)
+    detection = detect(settings, location_logits(lavae, x))
+    where = peak_locations(settings, detection)
     objects = packing.pack(detection.count, where.index.size)
     q_app = appearance(lavae, x, where, objects)
-    return _to_scene(detection.count, where, objects, q_app.mean, x)
+    return _to_scene(settings, detection, where, objects, q_app.mean), detection.num_peaks
 
 
 def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
@@ -201,9 +227,11 @@ def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
     where = support(lavae.settings, detection)
     budget = Budget.for_everything(lavae.settings.max_objects, len(x))
     drawn = sample_posterior(lavae, x, where, detection.count, keys, budget)
-    return _to_scene(drawn.count, drawn.where, drawn.objects, drawn.z_app, x)
+    return _to_scene(lavae.settings, detection, drawn.where, drawn.objects, drawn.z_app)
 
 
-def _to_scene(count, where, objects, z_app, x):
+def _to_scene(settings, detection, where, objects, z_app):
     z_app = objects.scatter(z_app, *where.index.shape)
-    return Scene.from_pixels(count, where.index, z_app, x.shape[1:3])
+    logits = jnp.take_along_axis(_flat(object_logits(settings, detection.h_loc)), where.index, 1)
+    canvas = detection.h_loc.shape[1:3]
+    return Scene.from_pixels(detection.count, where.index, z_app, canvas, jax.nn.sigmoid(logits))

@@ -65,10 +65,15 @@ class DataError(Exception):
 class Source(Protocol):
     """Random access to examples."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether an example is another one at each draw."""
+
     def __len__(self) -> int: ...
 
-    def read(self, index: Sequence[int]) -> Batch:
-        """The examples with these numbers, stacked."""
+    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+        """The examples with these numbers, stacked. `draws` number all examples of a training;
+        what is random in an example depends on that number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +83,12 @@ class Split:
     records: Sequence[bytes]
     features: tfds.features.FeaturesDict
     folder: str
+    varies = False
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def read(self, index: Sequence[int]) -> Batch:
+    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
         """Examples stacked into a batch; the image becomes float32, 0 or 1."""
         try:
             records = self.records.__getitems__(list(index))
@@ -105,11 +111,15 @@ class Part:
     source: Source
     examples: range
 
+    @property
+    def varies(self) -> bool:
+        return self.source.varies
+
     def __len__(self) -> int:
         return len(self.examples)
 
-    def read(self, index: Sequence[int]) -> Batch:
-        return self.source.read([self.examples[i] for i in index])
+    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+        return self.source.read([self.examples[i] for i in index], draws)
 
 
 def open_split(
@@ -136,12 +146,13 @@ def train_batches(
     if not len(source):
         raise ValueError("there are no examples to train on")
 
-    def read(index: np.ndarray) -> Batch:
-        index = shard.take(index)
-        return _to_devices({**source.read(index), "index": index}, shard)
+    def read(number: int, index: np.ndarray) -> Batch:
+        draws = number * batch_size + np.arange(batch_size)
+        index, draws = shard.take(index), shard.take(draws)
+        return _to_devices({**source.read(index, draws), "index": index}, shard)
 
     order = grain.MapDataset.range(len(source)).shuffle(seed=seed).repeat().batch(batch_size)
-    return iter(order.map(read).to_iter_dataset(_READ_AHEAD))
+    return iter(order.map_with_index(read).to_iter_dataset(_READ_AHEAD))
 
 
 def eval_batches(

@@ -180,10 +180,7 @@ class AppearanceNet(nn.Module):
 
     @property
     def radius(self) -> int:
-        """How far the network sees."""
-        if self.settings.network == "dense":
-            return self.settings.window // 2
-        return 2 * self.settings.blocks + 1
+        return self.settings.radius
 
     @nn.compact
     def __call__(self, x, mask=None):

@@ -27,19 +27,27 @@ class Scene:
     canvas: tuple[int, int] = dataclasses.field(metadata={"static": True})
     # The fingerprint of the model whose appearances these are; None if nobody knows.
     model: str | None = dataclasses.field(default=None, metadata={"static": True})
+    # [B, M]: the probability that there is an object, 0 where absent; None if it was not inferred.
+    score: jax.Array | None = None
 
     @classmethod
     def from_pixels(
-        cls, count: jax.Array, index: jax.Array, z_app: jax.Array, canvas: tuple[int, int]
+        cls,
+        count: jax.Array,
+        index: jax.Array,
+        z_app: jax.Array,
+        canvas: tuple[int, int],
+        score: jax.Array | None = None,
     ) -> "Scene":
         """Objects at flat pixels [B, M], row by row; what follows the first n is ignored."""
-        present = (jnp.arange(index.shape[1]) < count[:, None])[..., None]
+        present = jnp.arange(index.shape[1]) < count[:, None]
         location = jnp.stack([index // canvas[1], index % canvas[1]], axis=-1)
         return cls(
             count.astype(jnp.int32),
-            jnp.where(present, location, -1).astype(jnp.int32),
-            jnp.where(present, z_app, 0),
+            jnp.where(present[..., None], location, -1).astype(jnp.int32),
+            jnp.where(present[..., None], z_app, 0),
             tuple(canvas),
+            score=None if score is None else jnp.where(present, score, 0),
         )
 
     @property
@@ -79,21 +87,40 @@ class Scene:
         shown = ", ".join(map(str, counts[:8])) + (", ..." if len(counts) > 8 else "")
         return f"Scene({len(self)} {of}; counts: {shown})"
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """A row for each object: its scene, its place there, its location and its score.
+
+        `Model.measure` gives the centre of mass and the box of its sprite, too.
+        """
+        location = np.asarray(self.location)
+        score = None if self.score is None else np.asarray(self.score)
+        return [
+            {
+                "image": b,
+                "object": k,
+                "row": int(location[b, k, 0]),
+                "column": int(location[b, k, 1]),
+                "score": None if score is None else float(score[b, k]),
+            }
+            for b, n in enumerate(np.asarray(self.count))
+            for k in range(n)
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON; `from_dict` is the inverse."""
-        location, appearance = np.asarray(self.location), np.asarray(self.appearance)
+        arrays = {"location": self.location, "appearance": self.appearance}
+        arrays |= {} if self.score is None else {"score": self.score}
+        arrays = {name: np.asarray(array) for name, array in arrays.items()}
         scenes = [
-            [
-                {"location": location[b, k].tolist(), "appearance": appearance[b, k].tolist()}
-                for k in range(n)
-            ]
+            [{name: array[b, k].tolist() for name, array in arrays.items()} for k in range(n)]
             for b, n in enumerate(np.asarray(self.count))
         ]
         return {
             "canvas": list(self.canvas),
-            "max_objects": location.shape[1],
-            "latent_size": appearance.shape[2],
+            "max_objects": self.location.shape[1],
+            "latent_size": self.appearance.shape[2],
             "model": self.model,
+            "scored": self.score is not None,
             "scenes": scenes,
         }
 
@@ -104,14 +131,18 @@ class Scene:
             count = np.array([len(objects) for objects in scenes], np.int32)
             location = np.full((len(scenes), slots, 2), -1, np.int32)
             appearance = np.zeros((len(scenes), slots, content["latent_size"]), np.float32)
+            score = np.zeros((len(scenes), slots), np.float32) if content.get("scored") else None
             for b, objects in enumerate(scenes):
                 for k, thing in enumerate(objects):
                     _check_whole("a location", thing["location"])
                     location[b, k], appearance[b, k] = thing["location"], thing["appearance"]
+                    if score is not None:
+                        score[b, k] = thing["score"]
             canvas, model = tuple(content["canvas"]), content["model"]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"this is not a scene's dictionary: {error!r}") from error
-        return cls(*map(jnp.asarray, (count, location, appearance)), canvas, model)
+        score = None if score is None else jnp.asarray(score)
+        return cls(*map(jnp.asarray, (count, location, appearance)), canvas, model, score)
 
     # --- edits -------------------------------------------------------------------
 
@@ -140,19 +171,23 @@ class Scene:
 
         def close(values, absent):
             moved_up = jnp.roll(values, -1, axis=1).at[:, -1].set(absent)
-            return jnp.where(after[..., None], moved_up, values)
+            return jnp.where(
+                after.reshape(*after.shape, *[1] * (values.ndim - 2)), moved_up, values
+            )
 
         return self._replace(
             count=self.count - at.any(1),
             location=close(self.location, -1),
             appearance=close(self.appearance, 0),
+            score=None if self.score is None else close(self.score, 0),
         )
 
     def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":
-        """One more object, in the first free place."""
+        """One more object, in the first free place; its score is 1."""
         slots = jnp.arange(self.location.shape[1])
         first_free = slots == self.count[:, None]  # nowhere if there is no room
-        grown = self._replace(count=self.count + first_free.any(1))
+        score = None if self.score is None else jnp.where(first_free, 1.0, self.score)
+        grown = self._replace(count=self.count + first_free.any(1), score=score)
         return grown._put(first_free, location, appearance)
 
     def _put(self, at: jax.Array, location, appearance) -> "Scene":

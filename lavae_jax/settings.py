@@ -42,6 +42,12 @@ class LocationSettings:
         if self.space_to_depth < 1:
             raise ValueError(f"location space_to_depth={self.space_to_depth} must be at least 1")
 
+    @property
+    def reach(self) -> int:
+        """How many pixels away from a pixel the image can make a difference to its logit."""
+        layers, factor = 2 * self.blocks + 3, self.space_to_depth
+        return (layers + 1 + self.blurred) * factor
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AppearanceSettings:
@@ -64,6 +70,11 @@ class AppearanceSettings:
         _check_choices("appearance", self)
         if self.network == "dense" and (self.window < 1 or self.window % 2 == 0):
             raise ValueError(f"appearance window={self.window} must be odd")
+
+    @property
+    def radius(self) -> int:
+        """How many pixels away from a location the network sees."""
+        return self.window // 2 if self.network == "dense" else 2 * self.blocks + 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,6 +131,8 @@ class LavaeSettings:
         f_count counts. The latter never draws one object twice from two pixels.
     taken_radius: among all pixels, a draw takes those that are at most so many rows and columns
         away, so that none of them is drawn for the next object; 0, as in the paper, for its own.
+    counted_from: the probability of an object that the threshold stands for. It has a meaning
+        where h_loc was trained as a probability; elsewhere it only sets the scale of scores.
     prior: the paper's where a config does not say, as those of old do not.
     """
 
@@ -135,6 +148,7 @@ class LavaeSettings:
     appearance: AppearanceSettings
     decoder: DecoderSettings
     taken_radius: int = 0
+    counted_from: float = 0.5
     prior: PriorSettings = PriorSettings(kind="normal")
 
     def __post_init__(self):
@@ -142,6 +156,10 @@ class LavaeSettings:
         for name in ("channels", "sprite_size", "max_objects", "latent_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model {name}={getattr(self, name)} must be at least 1")
+        if not 0 < self.counted_from < 1:
+            raise ValueError(
+                f"model counted_from={self.counted_from} must be a probability between 0 and 1"
+            )
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])

@@ -82,11 +82,13 @@ class Stages(NamedTuple):
 
 
 class Architecture(NamedTuple):
-    """cell: pixels a latent, in each direction. stages: by the stem's space-to-depth factor;
-    a factor of `cell` does without the layers at any resolution but the latents'."""
+    """cell: pixels a latent, in each direction. stages: by the stem's space-to-depth factor.
+    coarse: for a stem as large as a cell, of any size, which does without the layers at any
+    resolution but the latents'."""
 
     cell: int
     stages: dict[int, Stages]
+    coarse: Stages
 
 
 ARCHITECTURES = {
@@ -99,8 +101,8 @@ ARCHITECTURES = {
                 (_residual, _repeat(3), _layer, _residual, _repeat(2), _layer, _residual),
             ),
             2: Stages((_residual, _down(3), _residual), (_residual, _repeat(3), _layer, _residual)),
-            6: Stages((_residual,), (_residual,)),
         },
+        Stages((_residual,), (_residual,)),
     ),
     # Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
     "baseline": Architecture(
@@ -120,8 +122,8 @@ ARCHITECTURES = {
                     *(_thin(_grow), _thin(_residual)),
                 ),
             ),
-            8: Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
         },
+        Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
     ),
 }
 
@@ -136,23 +138,22 @@ class GridVAESettings:
     width: int
     latents: int
     space_to_depth: int
+    cell: int = 0  # pixels a latent, in each direction; 0 for the architecture's own
 
     def __post_init__(self):
-        factors = ARCHITECTURES[self.architecture].stages
+        usual, stages, _ = ARCHITECTURES[self.architecture]
+        object.__setattr__(self, "cell", self.cell or usual)
+        factors = [*stages, self.cell] if self.cell == usual else [self.cell]
         if self.space_to_depth not in factors:
-            *most, last = factors
-            wanted = f"{', '.join(map(str, most))} or {last}"
+            wanted = " or ".join(map(str, factors))
             raise ValueError(
                 f"{self.architecture} space_to_depth={self.space_to_depth} must be {wanted}"
             )
 
     @property
-    def cell(self) -> int:
-        return ARCHITECTURES[self.architecture].cell
-
-    @property
     def stages(self) -> Stages:
-        return ARCHITECTURES[self.architecture].stages[self.space_to_depth]
+        _, stages, coarse = ARCHITECTURES[self.architecture]
+        return coarse if self.space_to_depth == self.cell else stages[self.space_to_depth]
 
 
 class Stack(nn.Module):

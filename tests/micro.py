@@ -72,6 +72,8 @@ def flags(name="mnist1k", recipe="tiny", **kwargs):
 class Drawn:
     """Scenes in memory, as a source."""
 
+    varies = False
+
     def __init__(self, config, seed, size):
         options = {**datasets.options(config.dataset), "data_dir": None}
         self.scenes = datasets.make_builder(**options).draw(size, seed)
@@ -79,7 +81,7 @@ class Drawn:
     def __len__(self):
         return len(self.scenes.count)
 
-    def read(self, index):
+    def read(self, index, draws=None):
         image = (self.scenes.image[index] > 127).astype(np.float32)
         return {"image": image, "count": self.scenes.count[index]}
 

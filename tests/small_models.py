@@ -21,13 +21,14 @@ def paper(name="mnist1k", **changes) -> LavaeSettings:
     return from_config(LavaeSettings, {**get_config(name).model, **changes})
 
 
-def auxiliary(width=48, latents=8, space_to_depth=1) -> GridVAESettings:
+def auxiliary(width=48, latents=8, space_to_depth=1, cell=0) -> GridVAESettings:
     return GridVAESettings(
         architecture="auxiliary",
         channels=1,
         width=width,
         latents=latents,
         space_to_depth=space_to_depth,
+        cell=cell,
     )
 
 

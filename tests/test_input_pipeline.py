@@ -36,7 +36,7 @@ class Indices:
     def __len__(self):
         return 1_200
 
-    def read(self, index):
+    def read(self, index, draws=None):
         return {"number": np.array(index)}
 
 

@@ -181,7 +181,7 @@ class Run:
             phase = self.task.phase_after(self.step)
             if phase.start and self.task.begins_after(self.step):
                 self._start(phase)
-            if not phase.memo:
+            if not phase.memo or self.data.training.varies:
                 self._memo = None
             elif self._memo is None and not self._remember(phase, request):
                 return

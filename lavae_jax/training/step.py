@@ -111,7 +111,7 @@ def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None
     def eval_step(params, batch_stats, batch, number):
         keys = _keys_of_images(key, number, len(batch["image"]))
         variables = {"params": params, "batch_stats": batch_stats}
-        metrics = evaluate(variables, batch["image"], batch["count"], keys)
+        metrics = evaluate(variables, batch["image"], batch.get("count"), keys)
         valid = batch["valid"].astype(float)
         sums = {k: jnp.sum(jnp.where(batch["valid"], v, 0)) for k, v in metrics.items()}
         return lax.psum({**sums, "images": valid.sum()}, AXIS)

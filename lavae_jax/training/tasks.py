@@ -57,7 +57,7 @@ class Task(NamedTuple):
     """
     module(train, axis_name) -> the module whose parts `train` are being trained.
     phases: one after the other.
-    evaluate(module, x, count, keys) -> metrics of each image, [B] each.
+    evaluate(module, x, count, keys) -> metrics of each image, [B] each; count may be None.
     reconstruct(module, x) -> pixel means [B, H, W, C]; and the scene and its sprites, if the
         model knows objects.
     """
@@ -142,8 +142,10 @@ def _lavae(config: ConfigDict) -> Task:
 
 def _evaluate_lavae(module: Trainee, x, count, keys) -> Metrics:
     out = objective.elbo(module.lavae, x, keys)
-    right = out.count == count
-    return {**_elbo_metrics(out.terms), "count_accuracy": right.astype(float)}
+    metrics = {**_elbo_metrics(out.terms), "inferred_count": out.count.astype(float)}
+    if count is not None:
+        metrics["count_accuracy"] = (out.count == count).astype(float)
+    return metrics
 
 
 def _reconstruct_scene(module: Trainee, x) -> Reconstruction:
@@ -239,17 +241,11 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
     is trained on, through relaxed samples of a `temperature`.
     """
     for_auxiliary, for_peaks = config.curriculum.auxiliary, config.curriculum.peaks
-    if for_peaks.shifts < 1 or cell % for_peaks.shifts:
+    if not 1 <= for_peaks.shifts <= cell:
         raise ValueError(
-            f"config.curriculum.peaks.shifts={for_peaks.shifts} must divide {cell}, the pixels of "
-            "a latent of the auxiliary VAE"
+            f"config.curriculum.peaks.shifts={for_peaks.shifts} must be from 1 to {cell}, the "
+            "pixels of a latent of the auxiliary VAE"
         )
-    if not 0 < for_peaks.counted_from < 1:
-        raise ValueError(
-            f"config.curriculum.peaks.counted_from={for_peaks.counted_from} must be a probability "
-            "between 0 and 1"
-        )
-    odds_at_threshold = math.log(for_peaks.counted_from / (1 - for_peaks.counted_from))
 
     def auxiliary_loss(module: Trainee, x, keys, step):
         loss = -vae.elbo(module.auxiliary, x, keys).terms.elbo.mean()
@@ -263,7 +259,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
         peaks = counting.peaks(kl_map, for_peaks.threshold, settings.peak_radius)
         peaks = warmup.centre(peaks, x, settings.sprite_size // 2 - 1, for_peaks.centrings)
         h_loc = inference.location_logits(module.lavae, x)
-        logits = h_loc / settings.gamma_for(x.shape[1:3]) - settings.threshold + odds_at_threshold
+        logits = inference.object_logits(settings, h_loc)
         loss = warmup.detection_loss(logits, peaks, for_peaks.weight, for_peaks.which_weight)
         inferred = inference.detect(settings, h_loc).count
         counts = {"inferred_count": inferred, "target_count": peaks.sum((1, 2))}

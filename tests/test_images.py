@@ -1,0 +1,358 @@
+"""Anyone's images: reading, what a model sees of them, training, and what is written of them."""
+
+import csv
+import json
+import pickle
+
+import handmade
+import micro
+import numpy as np
+import pytest
+from conftest import ROOT
+from micro import metrics, newest
+from PIL import Image
+
+import datasets
+from configs import images as config_of_images
+from datasets import DatasetError, images
+from lavae_jax import input_pipeline, objects
+from lavae_jax.input_pipeline import ProcessShard
+
+RANDOM = np.random.default_rng(0)
+GREY = RANDOM.integers(0, 256, (6, 9), np.uint8)
+COLOUR = RANDOM.integers(0, 256, (6, 9, 3), np.uint8)
+
+
+# --- reading -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "bmp"])
+@pytest.mark.parametrize("pixels", [GREY, COLOUR], ids=["grey", "colour"])
+def test_every_format_gives_the_pixels_that_were_saved(suffix, pixels, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / f"a.{suffix}")
+    read = images.open_images(str(tmp_path))[0]
+    np.testing.assert_allclose(read, pixels.reshape(6, 9, -1) / 255, atol=1e-6)
+
+
+def test_modes_of_many_kinds_are_read(tmp_path):
+    deep = GREY.astype(np.uint16) * 257
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    np.testing.assert_allclose(images.read_image(tmp_path / "deep.png")[..., 0], GREY / 255)
+    Image.fromarray(GREY > 99).save(tmp_path / "bits.png")
+    np.testing.assert_array_equal(images.read_image(tmp_path / "bits.png")[..., 0], GREY > 99)
+    alpha = np.full((6, 9, 1), 255, np.uint8)
+    alpha[:3] = 0
+    Image.fromarray(np.concatenate([COLOUR, alpha], -1)).save(tmp_path / "clear.png")
+    clear = images.read_image(tmp_path / "clear.png")
+    assert not clear[:3].any()
+    np.testing.assert_allclose(clear[3:], COLOUR[3:] / 255, atol=1e-6)
+    Image.fromarray(GREY).convert("P").save(tmp_path / "palette.png")
+    np.testing.assert_allclose(
+        images.read_image(tmp_path / "palette.png").mean(-1), GREY / 255, atol=1e-6
+    )
+
+
+def test_a_folder_is_read_in_the_order_of_names_with_its_folders_and_counts(tmp_path):
+    (tmp_path / "b").mkdir()
+    for k, name in enumerate(["c.PNG", "b/a.png", "a.jpg"]):
+        Image.fromarray(np.full((5, 5), 50 * k, np.uint8)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "truth.csv").write_text("file,count\na.jpg,3\nb/a.png,1\nc.PNG,0\n")
+    opened = images.open_images(str(tmp_path))
+    assert list(opened.names) == ["a.jpg", "b/a.png", "c.PNG"]
+    assert list(opened.counts) == [3, 1, 0]
+    assert [round(float(opened[i].mean() * 255)) for i in range(3)] == [100, 50, 0]
+
+
+def test_arrays_are_read_and_pickles_are_not(tmp_path):
+    np.save(tmp_path / "a.npy", COLOUR[None])
+    np.testing.assert_allclose(images.open_images(str(tmp_path / "a.npy"))[0], COLOUR / 255)
+    members = {"x": GREY[None] > 9, "other": np.zeros(3), "count": np.array([4])}
+    np.savez(tmp_path / "b.npz", **members)
+    opened = images.open_images(str(tmp_path / "b.npz"))
+    np.testing.assert_array_equal(opened[0][..., 0], GREY > 9)
+    assert list(opened.counts) == [4]
+    np.savez(tmp_path / "c.npz", a=GREY[None], b=GREY[None], evil=np.array([{}], object))
+    assert len(images.open_images(str(tmp_path / "c.npz"), "b")) == 1
+    for file, member, message in (
+        ("c.npz", "", r"none of x, image, images; name one with `member`: a, b, evil"),
+        ("c.npz", "evil", "cannot be read as an array"),
+        ("c.npz", "d", "no array 'd'"),
+        ("b.npz", "other", r"shape \(3,\); wanted is \[N, H, W\]"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            images.open_images(str(tmp_path / file), member)
+    (tmp_path / "d.npy").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(DatasetError, match="cannot be read as an array"):
+        images.open_images(str(tmp_path / "d.npy"))
+
+
+def test_a_tfds_data_set_is_a_source_too(mnist_builder, data_dir):
+    name = f"tfds:{mnist_builder.info.full_name.rsplit('/', 1)[0]}"
+    opened = images.open_images(name, "test", data_dir)
+    truth = input_pipeline.open_split(mnist_builder, "test", ("image", "count")).read(range(5))
+    assert len(opened) == 60
+    assert [opened.counts[i] for i in range(5)] == truth["count"].tolist()
+    np.testing.assert_array_equal(np.stack([opened[i] for i in range(5)]), truth["image"])
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "no images are named"),
+        ("nowhere", "neither a folder nor a file"),
+        ("empty", r"empty has no images \(.png, .jpg"),
+        ("broken", r"broken.1.png cannot be read"),
+        ("tfds:no_such_set", "tfds:no_such_set cannot be opened"),
+        ("unknown", r"truth.csv has counts, but none of 2.png"),
+        ("odd", r"truth.csv: the count of 1.png is 'many'"),
+    ],
+)
+def test_what_cannot_be_read_is_named(path, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for name in ("broken", "unknown", "odd"):
+        (tmp_path / name).mkdir()
+        for k in (1, 2):
+            Image.fromarray(GREY).save(tmp_path / name / f"{k}.png")
+    (tmp_path / "broken" / "1.png").write_bytes(b"\x89PNG and no more")
+    (tmp_path / "unknown" / "truth.csv").write_text("image,count\n1.png,2\n")
+    (tmp_path / "odd" / "truth.csv").write_text("image,count\n1.png,many\n2.png,1\n")
+    look = images.Look(1, False, 0.5)
+    with pytest.raises(DatasetError, match=message):
+        images.Crops(images.open_images(path), look, (6, 6))
+
+
+# --- what a model sees -------------------------------------------------------
+
+
+def array(values):
+    return images._Array(np.asarray(values), "an array")
+
+
+def test_thresholds():
+    values = np.concatenate([RANDOM.normal(0.2, 0.05, 500), RANDOM.normal(0.7, 0.05, 100)])
+    sample = array(np.clip(values, 0, 1).reshape(1, 20, 30).astype(np.float32))
+    assert 0.35 < images.make_look(sample, 1, False, "otsu").threshold < 0.55
+    assert 0.45 < images.make_look(sample, 1, True, "otsu").threshold < 0.65
+    assert images.make_look(sample, 1, False, "0.25").threshold == 0.25
+    assert images.make_look(sample, 1, False, "stochastic").threshold is None
+    for wrong in ("1.5", "dark", "nan"):
+        with pytest.raises(DatasetError, match=f"threshold='{wrong}' must be a number"):
+            images.make_look(sample, 1, False, wrong)
+    with pytest.raises(DatasetError, match=r"every pixel of these images has the same value, 0\.5"):
+        images.make_look(array(np.full((2, 5, 5), 0.5)), 1, False, "otsu")
+
+
+def test_dark_on_bright_is_inverted_and_colours_become_grey():
+    look = images.Look(1, True, 0.5)
+    dark = np.ones((4, 4, 3), np.float32)
+    dark[1, 2] = 0
+    np.testing.assert_array_equal(np.argwhere(look.grey(dark, "x")[..., 0] > 0.5), [[1, 2]])
+    with pytest.raises(DatasetError, match=r"x has 1 channel, and the model has 3.*channels=1"):
+        images.Look(3, False, 0.5).grey(dark[..., :1], "x")
+
+
+def test_a_stochastic_look_lights_pixels_as_often_as_they_are_bright():
+    look = images.Look(1, False, None)
+    source = images.Crops(array(np.full((1, 8, 8), 0.3)), look, (8, 8))
+    assert source.varies
+    lit = source.read([0] * 500, range(500))["image"]
+    assert set(np.unique(lit)) == {0, 1}
+    assert lit.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / lit.size))
+
+
+def test_crops_are_parts_of_the_image_everywhere_and_depend_on_the_draw_alone():
+    image = np.zeros((1, 9, 7), bool)
+    image[0, 4, 3] = True  # the only pixel that every crop of 5 x 4 has
+    source = images.Crops(array(image), images.Look(1, False, 0.5), (5, 4), seed=3)
+    assert source.varies
+    crops = source.read([0] * 400, range(400))["image"]
+    places = {tuple(np.argwhere(crop[..., 0])[0]) for crop in crops}
+    assert places == {(r, c) for r in range(5) for c in range(4)}
+    np.testing.assert_array_equal(source.read([0] * 9, range(391, 400))["image"], crops[391:])
+    np.testing.assert_array_equal(source.read([0])["image"], source.read([0])["image"])
+
+
+def test_small_images_have_black_below_and_to_the_right_and_are_always_the_same():
+    source = images.Crops(array(np.ones((2, 3, 4), bool)), images.Look(1, False, 0.5), (5, 6))
+    assert not source.varies
+    expected = np.zeros((5, 6, 1))
+    expected[:3, :4] = 1
+    np.testing.assert_array_equal(source.read([1], [7])["image"], [expected])
+
+
+def test_batches_of_crops_are_the_same_in_any_number_of_processes():
+    source = images.Crops(array(RANDOM.random((8, 12, 12))), images.Look(1, False, 0.5), (5, 5))
+    one = next(input_pipeline.train_batches(source, 4, 0, shard=ProcessShard()))["image"]
+    parts = [
+        next(input_pipeline.train_batches(source, 4, 0, shard=ProcessShard(p, 2)))["image"]
+        for p in (0, 1)
+    ]
+    np.testing.assert_array_equal(one, np.concatenate(parts, axis=1))
+
+
+def test_images_that_nothing_can_be_learnt_from_are_refused():
+    look = images.Look(1, False, 0.5)
+    square = np.zeros((3, 20, 20), bool)
+    square[:, 4:9, 4:9] = True
+    assert images.check(images.Crops(array(square), look, (20, 20)), 7, 10) == []
+    for values, canvas, sprite, message in (
+        (square, 20, 21, "a canvas of 20x20 is smaller than a sprite of 21"),
+        (square[:, :6], 20, 7, "0 has 6x20 pixels, and a sprite has 7x7"),
+        (~square & False, 20, 7, "every pixel is black"),
+        (~square, 20, 7, "94% of the pixels are lit"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            images.check(images.Crops(array(values), look, (canvas, canvas)), sprite, 10)
+    crowded = np.zeros((3, 20, 20), bool)
+    crowded[:, ::4, ::4] = crowded[:, 1::4, ::4] = crowded[:, ::4, 1::4] = True
+    (said,) = images.check(images.Crops(array(crowded), look, (20, 20)), 7, 10)
+    assert "up to 25 connected parts, but config.model.max_objects=10" in said
+    (said,) = images.check(images.Crops(array(square), look, (20, 20)), 3, 10)
+    assert "larger than config.model.sprite_size=3 (5 pixels)" in said
+
+
+def test_unreadable_files_can_be_skipped(tmp_path):
+    for k in (1, 2, 3):
+        Image.fromarray(GREY).save(tmp_path / f"{k}.png")
+    (tmp_path / "2.png").write_bytes(b"no image")
+    opened, look = images.open_images(str(tmp_path)), images.Look(1, False, 0.5)
+    with pytest.raises(DatasetError, match=r"2.png cannot be read.*unreadable='skip'"):
+        images.Crops(opened, look, (6, 9))
+    source = images.Crops(opened, look, (6, 9), skip_unreadable=True)
+    assert source.names == ["1.png", "3.png"]
+    assert len(source.skipped) == 1
+
+
+def test_sizes_are_proposed_from_connected_parts():
+    picture = np.zeros((1, 200, 200), bool)
+    picture[0, 10:21, 10:15] = picture[0, 50:54, 80:93] = True  # sides of 11 and 13
+    picture[0, 100, 100] = True  # a speck
+    source = images.Crops(array(picture), images.Look(1, False, 0.5), (200, 200))
+    found = images.parts(source)
+    assert sorted(found.side) == [11, 13]
+    assert images.propose(found, 200) == (15, 64, 10)
+
+
+def test_settings_follow_the_size_of_sprites():
+    config = config_of_images.get_config()
+    usual = datasets.images  # the module that `datasets.name == "images"` stands for
+    assert usual is images
+    for size, radius, window, cell in ((17, 8, 21, 6), (5, 2, 9, 2), (40, 20, 45, 13)):
+        config.model.sprite_size = size
+        assert config.model.peak_radius == radius
+        assert config.model.appearance.window == window
+        assert config.auxiliary.cell == config.auxiliary.space_to_depth == cell
+    config.model.max_objects = 23
+    assert config.budget.slots == config.budget.places == 23
+
+
+@pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
+def test_held_out_is_a_share_or_a_number(wanted, number):
+    assert images.held_out(wanted, 50) == number
+
+
+@pytest.mark.parametrize("wanted", [0, 50, 0.999])
+def test_something_must_be_held_out_and_something_left(wanted):
+    with pytest.raises(DatasetError, match="leaves none"):
+        images.held_out(wanted, 50)
+
+
+# --- programs ----------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Dark pixels and pairs of them on white, of two sizes, and one file that is none."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for k in range(12):
+        canvas = (30, 40) if k % 2 else (24, 24)
+        lit = handmade.picture((3 + k, 5, False), (8, 15, True), canvas=canvas)[..., 0]
+        Image.fromarray((255 * (1 - lit)).astype(np.uint8)).save(folder / f"{k:02}.png")
+    return folder
+
+
+def test_a_run_on_a_folder_is_taken_up_bit_for_bit(folder, launch, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    fields = {**micro.FIELDS, **micro.LAVAE_FIELDS, "dataset.held_out": 4}
+    fields |= {"curriculum.auxiliary.steps": 1, "curriculum.peaks.steps": 1}
+    fields |= {"dataset.path": folder, "dataset.invert": True, "dataset.canvas": 24}
+    fields |= {"dataset.threshold": "stochastic", "model.sprite_size": 5}
+    del fields["dataset.overrides"], fields["model.appearance.window"]
+
+    def arguments(workdir, steps):
+        changes = {**fields, "num_train_steps": steps, "optimizer.decay_steps": 0}
+        flags = [f"--config.{field}={value}" for field, value in changes.items()]
+        return ["train.py", "--config=configs/images.py:cpu", *flags, f"--workdir={workdir}"]
+
+    for workdir, steps in (("whole", 4), ("pieces", 2), ("pieces", 4)):
+        run = launch(*arguments(tmp_path / workdir, steps))
+        assert run.returncode == 0, run.stderr
+    assert "held-out count" not in run.stdout  # nobody knows it
+    whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
+    for name, values in whole.arrays.items():
+        np.testing.assert_array_equal(values, pieces.arrays[name], err_msg=name)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+
+
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_objects_are_written_in_three_formats(folder, launch, tmp_path, data_dir):
+    model = handmade.write_run(tmp_path / "model", data_dir)
+    (folder / "05.png").write_bytes(b"no image")
+    flags = [f"--checkpoint={model}", f"--images={folder}", "--invert", "--num_samples=2"]
+    flags += [f"--overlay={tmp_path / 'overlays'}"]
+    output = {kind: tmp_path / f"objects.{kind}" for kind in ("csv", "jsonl", "json")}
+    first = launch("infer.py", *flags, f"--output={output['jsonl']}")
+    assert first.returncode == 0, first.stderr
+    assert "22 objects in 11 images" in first.stdout
+    assert "05.png cannot be read" in first.stdout
+    lines = output["jsonl"].read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [record["image"] for record in records] == [f"{k:02}.png" for k in range(12)]
+    one = records[4]
+    assert (one["count"], one["unexplained"]) == (2, 0.0)
+    assert one["log_p"] < 0
+    single, pair = sorted(one["objects"], key=lambda thing: thing["column"])
+    assert (single["top"], single["left"], single["height"], single["width"]) == (7, 5, 1, 1)
+    assert (pair["row"], pair["column"]) == pytest.approx((8.0, 15.5), abs=1e-3)
+    assert (pair["height"], pair["width"], pair["brightness"]) == (1, 2, 1.0)
+    assert 0.9 < pair["score"] <= 1
+    assert records[5]["error"]
+    assert len(list((tmp_path / "overlays").iterdir())) == 11
+
+    second = launch("infer.py", *flags, f"--output={output['csv']}", "--max_objects=1")
+    assert second.returncode == 0, second.stderr
+    rows = read_rows(output["csv"])
+    assert len(rows) == 11
+    assert rows[0]["image"] == "00.png"
+    summary = read_rows(tmp_path / "objects_images.csv")
+    assert [row["count"] for row in summary] == ["1"] * 5 + [""] + ["1"] * 6
+    third = launch("infer.py", *flags, f"--output={output['json']}")
+    coco = json.loads(output["json"].read_text())
+    assert third.returncode == 0
+    assert len(coco["images"]) == 12
+    assert len(coco["annotations"]) == 22
+
+
+def test_what_was_found_before_an_interruption_is_kept_for_the_same_flags(tmp_path):
+    output = tmp_path / "objects.jsonl"
+    first = objects.Unfinished(output, {"model": "a"})
+    first.add([objects.failure("1.png", "torn"), objects.failure("2.png", "torn")])
+    file = tmp_path / "objects.jsonl.unfinished"
+    file.write_text(file.read_text()[:-5])  # killed in the middle of a line
+    second = objects.Unfinished(output, {"model": "a"})
+    assert [record["image"] for record in second.records] == ["1.png"]
+    second.add([objects.failure("3.png", "torn")])
+    assert second.finish() == [output]
+    names = [json.loads(line)["image"] for line in output.read_text().splitlines()]
+    assert names == ["1.png", "3.png"]
+    assert not file.exists()
+    objects.Unfinished(output, {"model": "a"}).add([objects.failure("1.png", "torn")])
+    assert objects.Unfinished(output, {"model": "b"}).records == []

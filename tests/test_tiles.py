@@ -1,0 +1,88 @@
+"""Large images, tile by tile, give what whole ones give."""
+
+import warnings
+
+import numpy as np
+import pytest
+from conftest import SMALL
+
+import datasets
+import lavae_jax
+from lavae_jax import api, counting, tiles
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lavae_jax.load("mnist1k")
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    """Two scenes with 24 digits each."""
+    changes = {**SMALL, "canvas": 180, "max_count": 24}
+    return datasets.make_builder("multi_mnist/1k", **changes).draw(2, 0, (24, 24)).image
+
+
+@pytest.mark.parametrize(
+    ("length", "margin", "multiple", "side"),
+    [(100, 10, 4, 48), (101, 10, 4, 48), (48, 10, 4, 48), (49, 1, 1, 7), (4096, 40, 4, 512)],
+)
+def test_tiles_own_every_pixel_once_and_see_around_it(length, margin, multiple, side):
+    made = tiles.spans(length, margin, multiple, side)
+    owned = np.concatenate([np.arange(span.first, span.last) for span in made])
+    np.testing.assert_array_equal(owned, np.arange(length))
+    for span in made:
+        assert span.start % multiple == 0
+        assert span.stop - span.start < max(side, 2 * margin + 3 * multiple) + multiple
+        assert span.start == 0 or span.first - span.start >= margin
+        assert span.stop == length or span.stop - span.last >= margin
+
+
+@pytest.mark.parametrize("radius", [1, 3])
+def test_peaks_are_those_that_are_counted_and_equal_ones_count_once(radius):
+    random = np.random.default_rng(0)
+    logits = random.integers(0, 5, (40, 30)).astype(np.float32)  # many are equal
+    expected = np.argwhere(np.asarray(counting.peaks(logits, 2.0, radius)))
+    found = tiles.peaks(logits, 2.0, radius)
+    assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
+    assert (np.diff(logits[tuple(found.T)]) <= 0).all()
+
+
+def test_nothing_is_found_where_there_is_nothing():
+    assert tiles.peaks(np.zeros((9, 9), np.float32), 1.0, 2).shape == (0, 2)
+
+
+@pytest.mark.parametrize("canvas", [(180, 180), (177, 150)])
+def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monkeypatch):
+    images = crowd[:, : canvas[0], : canvas[1]]
+    whole = model.infer(images, max_objects=30)
+    rendered = model.render(whole)
+    monkeypatch.setattr(api, "LARGE", 1_000)
+    monkeypatch.setattr(tiles, "SIDE", 96)
+    assert len(tiles.spans(canvas[0], model.settings.location.reach, 4, 96)) > 2
+    tiled = model.infer(images, max_objects=30)
+    np.testing.assert_array_equal(tiled.count, whole.count)
+    np.testing.assert_array_equal(model.num_objects(images), whole.count)
+    order, same = (np.lexsort(np.asarray(s.location[0]).T) for s in (tiled, whole))
+    for name in ("location", "appearance", "score"):
+        ours, theirs = (np.asarray(getattr(s, name)[0]) for s in (tiled, whole))
+        np.testing.assert_allclose(ours[order], theirs[same], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.render(tiled), rendered, atol=1e-4)
+
+
+def test_as_many_objects_are_found_as_there_is_room_for(model, crowd):
+    with pytest.warns(UserWarning, match=r"24 objects are found .* max_objects=24"):
+        assert model.infer(crowd).count.tolist() == [10, 10]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scene = model.infer(crowd, max_objects=24)
+    assert scene.count.tolist() == model.num_objects(crowd).tolist() == [24, 24]
+
+
+def test_images_of_different_sizes_are_a_list_of_scenes(model, crowd):
+    images = [crowd[0], crowd[1, :120], crowd[1]]
+    scenes = model.infer(images, max_objects=24)
+    assert [scene.canvas for scene in scenes] == [(180, 180), (120, 180), (180, 180)]
+    for image, scene in zip(images, scenes, strict=True):
+        alone = model.infer(image, max_objects=24)
+        np.testing.assert_array_equal(scene.location, alone.location)
