@@ -8,6 +8,7 @@ that; in whole images only those on the image's own border are cut.
 
 import csv
 import dataclasses
+import functools
 import pathlib
 import re
 import zipfile
@@ -84,7 +85,7 @@ class Files:
         names = [str(path.relative_to(folder)) for path in paths]
         return cls(paths, folder, _counts_beside(folder, names))
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         return [str(path.relative_to(self.folder)) for path in self.paths]
 
@@ -159,7 +160,7 @@ class _Array:
     source: str
     counts: np.ndarray | None = None
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         return [str(i) for i in range(len(self))]
 
@@ -229,7 +230,7 @@ class _Tfds:
             counts = _Counts(records, tfds.features.FeaturesDict({"count": known["count"]}))
         return cls(records, image, f"tfds:{name}", counts)
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         return [str(i) for i in range(len(self))]
 
@@ -358,7 +359,7 @@ class Crops:
         # Whether no image is larger than the canvas.
         self.whole = bool((np.array(self.shapes) <= self.canvas).all())
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         return [self._images.names[i] for i in self._number]
 

@@ -301,3 +301,34 @@ def sizes(sides: np.ndarray, chosen: int, panel_inches: float = 1.0) -> Figure:
     axis.tick_params(labelsize=0.9 * font)
     axis.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def generalisation(results: Sequence[dict], panel_inches: float = 1.0) -> Figure:
+    """Count accuracy and location error over the number of objects, a line for each canvas."""
+    kinds = list(dict.fromkeys(result["kind"] for result in results))
+    canvases = sorted({result["canvas"] for result in results})
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(canvases)))
+    font = LARGEST_FONT * min(panel_inches, 1)
+    size = (3 * panel_inches * len(kinds), 4 * panel_inches)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(2, len(kinds), squeeze=False, sharex=True, sharey="row")
+    rows = (("count_accuracy", "counted right"), ("centre_distance_95", "95 % of centres, pixels"))
+    for column, kind in enumerate(kinds):
+        for (name, title), axis in zip(rows, axes[:, column], strict=True):
+            for canvas, shade in zip(canvases, shades, strict=True):
+                points = [
+                    (r["count"], r[name])
+                    for r in results
+                    if (r["kind"], r["canvas"]) == (kind, canvas) and name in r
+                ]
+                if points:
+                    x, y = zip(*points, strict=True)
+                    axis.plot(x, y, color=shade, marker=".", ms=4, lw=1, label=f"{canvas}x{canvas}")
+            axis.set_ylabel(title if not column else "", fontsize=font)
+            axis.tick_params(labelsize=0.9 * font)
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[0, column].set_title(f"{kind} objects", fontsize=1.15 * font)
+        axes[1, column].set_xlabel("objects in a scene", fontsize=font)
+        axes[1, column].set_ylim(bottom=0)
+    axes[0, 0].legend(fontsize=font, frameon=False, loc="lower left")
+    return figure

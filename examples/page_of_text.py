@@ -1,0 +1,87 @@
+"""The letters of a page, found, counted and sorted without labels.
+
+    python examples/page_of_text.py --render=pages/
+    python launch/train.py --config=configs/images.py:cpu --config.dataset.path=pages/train \\
+        --config.dataset.invert=True --config.model.sprite_size=15 \\
+        --config.model.max_objects=40 --workdir=runs/page
+    python launch/infer.py --checkpoint=runs/page --images=pages/test --output=letters.jsonl
+    python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json \\
+        --checkpoint=runs/page --picture=type_case.png
+
+Pages are dark on white, in a typewriter's even spacing, since LAVAE knows objects that do not
+touch. The words are those of the project's licence, in random order. The picture is the type case
+that the model discovers: letters grouped by what they look like.
+"""
+
+import json
+import pathlib
+import random
+
+import _shared
+import numpy as np
+from absl import app, flags
+from PIL import Image, ImageDraw, ImageFont
+
+RENDER = flags.DEFINE_string("render", None, "Render pages, and write them to this folder.")
+PAGES = flags.DEFINE_list("pages", ["100", "10"], "Numbers of pages of `train` and `test`.")
+SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
+TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the pages that it was written of.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its letters.")
+PICTURE = flags.DEFINE_string("picture", "type_case.png", "The picture to write.")
+
+SIDE = 384  # pixels of a page
+PITCH = (20, 14)  # from line to line, and from letter to letter
+MARGIN = 16
+SIZE = 14  # of the font
+NEAR = 3.0  # pixels within which a centre is right
+
+
+def render(folder: pathlib.Path) -> None:
+    words = [word for word in (_shared.ROOT / "LICENSE").read_text().split() if word.isalpha()]
+    for part, (name, number) in enumerate(zip(("train", "test"), PAGES.value, strict=True)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        truth, draw = {}, random.Random(part)
+        for k in range(int(number)):
+            page, letters = _page(words, draw)
+            page.save(folder / name / f"{k:03}.png")
+            truth[f"{k:03}.png"] = letters
+        (folder / name / "truth.json").write_text(json.dumps(truth) + "\n")
+        total = sum(map(len, truth.values()))
+        print(f"{folder / name}: {number} pages with {total:,} letters")
+
+
+def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
+    """A page, and the row and column of each of its letters: the middle of its ink."""
+    page = Image.new("L", (SIDE, SIDE), 255)
+    pen, font = ImageDraw.Draw(page), ImageFont.load_default(SIZE)
+    columns = (SIDE - 2 * MARGIN) // PITCH[1]
+    letters = []
+    for row in range(MARGIN, SIDE - MARGIN - PITCH[0], PITCH[0]):
+        line = ""
+        while len(line) < columns:
+            line += draw.choice(words) + " "
+        for k, letter in enumerate(line[:columns]):
+            if letter == " ":
+                continue
+            column = MARGIN + PITCH[1] * k + (PITCH[1] - pen.textlength(letter, font)) // 2
+            pen.text((column, row), letter, 0, font)
+            cell = np.asarray(page)[row : row + PITCH[0], MARGIN + PITCH[1] * k :][:, : PITCH[1]]
+            down, right = np.argwhere(cell < 128).mean(0)
+            letters.append([row + down, MARGIN + PITCH[1] * k + right])
+    return page, letters
+
+
+def main(_):
+    if RENDER.value:
+        render(pathlib.Path(RENDER.value))
+    if SCORE.value:
+        print(_shared.score(SCORE.value, TRUTH.value, NEAR))
+        if CHECKPOINT.value:
+            folder = str(pathlib.Path(TRUTH.value).parent)
+            _shared.draw_kinds(CHECKPOINT.value, folder, PICTURE.value, 64, 10)
+    if not RENDER.value and not SCORE.value:
+        raise app.UsageError("give --render or --score")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,87 @@
+"""Counts and locates more objects than were seen in training, on larger canvases.
+
+    python launch/generalise.py --checkpoint=mnist1k
+    python launch/generalise.py --checkpoint=dsprites --canvas=64,128 --count=0,5,10
+
+Draws fresh scenes for every number of objects and canvas that has room for them, of objects like
+those of training and, for digits, of digits never seen; writes the share of scenes that are counted
+right and the distance of centres as a picture and, beside it, as JSON.
+"""
+
+import itertools
+import json
+
+import _program
+import model_flags
+import numpy as np
+from absl import app, flags
+
+import datasets
+import lavae_jax
+from datasets import scenes
+from lavae_jax import evaluation, figures
+
+flags.adopt_module_key_flags(model_flags)
+flags.set_default(model_flags.CHECKPOINT, "mnist1k")
+COUNTS = flags.DEFINE_list(
+    "count", ["0", "1", "2", "3", "5", "7", "10", "15", "20", "30"], "Objects."
+)
+CANVASES = flags.DEFINE_list("canvas", ["64", "96", "128", "192", "256"], "Sides, in pixels.")
+SCENES = flags.DEFINE_integer("scenes", 200, "Scenes of each kind.", lower_bound=1)
+SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
+OUTPUT = flags.DEFINE_string("output", "generalise.png", "The picture to write.")
+
+FULL = 0.7  # of the objects that fit a canvas side by side; more are hard to place at random
+
+
+def kinds(model: lavae_jax.Model) -> dict[str, str]:
+    """Data sets, by what they are called in the picture."""
+    name = model.config.dataset.name
+    unseen = f"{name}_unseen"
+    return {"seen": name} | ({"unseen": unseen} if unseen in datasets.names() else {})
+
+
+def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> dict | None:
+    """None if there is no room for so many."""
+    options = model_flags.builder_options(model, dataset)
+    builder = datasets.make_builder(**{**options, "canvas": canvas})
+    most = scenes.capacity(builder.builder_config.patch, canvas)
+    if count > max(FULL * most, min(most, 3)):
+        return None
+    drawn = builder.draw(SCENES.value, SEED.value, (count, count))
+    scene = model.infer(drawn.image, max_objects=max(count + 5, model.settings.max_objects))
+    objects = evaluation.object_scores(scene, np.asarray(model.sprites(scene)), drawn.mask)
+    scores = evaluation.count_scores(np.asarray(scene.count), drawn.count)
+    del scores["count_confusion"]
+    return scores | evaluation.centre_scores(objects)
+
+
+def main():
+    output = _program.output_file(OUTPUT.value)
+    model = model_flags.load()
+    if not isinstance(model, lavae_jax.Model):
+        raise app.UsageError("a baseline knows no objects; give --checkpoint a LAVAE")
+    counts, canvases = (sorted(map(int, values)) for values in (COUNTS.value, CANVASES.value))
+    results = []
+    for (kind, dataset), canvas in itertools.product(kinds(model).items(), canvases):
+        for count in counts:
+            scores = measure(model, dataset, canvas, count)
+            if scores is None:
+                continue
+            results.append({"kind": kind, "canvas": canvas, "count": count, **scores})
+            off = scores.get("centre_distance_95")
+            print(
+                f"{kind} digits, {canvas}x{canvas}, {count} objects: "
+                f"{scores['count_accuracy']:.1%} counted right"
+                + ("" if off is None else f", 95 % of the centres within {off:.2f} pixels"),
+                flush=True,
+            )
+    about = {"checkpoint": model_flags.CHECKPOINT.value, "scenes": SCENES.value, "seed": SEED.value}
+    written = output.with_suffix(".json")
+    written.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+    figures.save(figures.generalisation(results), output)
+    print(f"written to {output} and {written}")
+
+
+if __name__ == "__main__":
+    _program.run(main)
