@@ -10,8 +10,10 @@ not explain, so that you see which images not to trust. The ending of --output p
 ones are taken apart in tiles. A run that is stopped goes on where it was.
 """
 
+import math
 import os
 import time
+from collections.abc import Iterator
 
 import _program
 import model_flags
@@ -42,7 +44,7 @@ NUM_SAMPLES = flags.DEFINE_integer(
 )
 flags.mark_flag_as_required("images")
 
-AT_ONCE = 64  # images
+AT_ONCE, MANY_PIXELS = 64, 1 << 22  # images, and their pixels
 MULTIPLE = 64  # pixels, to which images of different sizes are filled up
 
 
@@ -78,32 +80,46 @@ def main():
         print(f"going on after {before:,} of {len(source):,} images")
     started = time.monotonic()
     with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
-        for start in range(before, len(source), AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, len(source)))
-            unfinished.add(_infer(model, source, numbers, look, overlays))
-            progress.update(len(numbers))
+        for chunk in _chunks(source, range(before, len(source)), look):
+            unfinished.add(_infer(model, source, chunk, look, overlays))
+            progress.update(len(chunk))
     records, written = unfinished.records, unfinished.finish()
     _report(records, (len(records) - before) / max(time.monotonic() - started, 1e-9))
     print(f"written to {' and '.join(map(str, written))}")
     return 1 if all(record["error"] for record in records) else 0
 
 
-def _infer(model, source, numbers, look, overlays) -> list[objects.Record]:
-    """The records of some images, in their order."""
-    grey, records = {}, {}
+def _chunks(source, numbers, look) -> Iterator[dict[int, np.ndarray | DatasetError]]:
+    """Images, or what is wrong with them; as many at a time as memory has room for."""
+    chunk, pixels = {}, 0
     for i in numbers:
-        name = source.names[i]
         try:
-            grey[i] = look.grey(source[i], name)
+            chunk[i] = look.grey(source[i], source.names[i])
+            pixels += chunk[i].size
         except DatasetError as error:
-            records[i] = objects.failure(name, str(error))
+            chunk[i] = error
+        if len(chunk) == AT_ONCE or pixels > MANY_PIXELS:
+            yield chunk
+            chunk, pixels = {}, 0
+    if chunk:
+        yield chunk
+
+
+def _infer(model, source, chunk, look, overlays) -> list[objects.Record]:
+    """The records of some images, in their order."""
+    records = {
+        i: objects.failure(source.names[i], str(error))
+        for i, error in chunk.items()
+        if isinstance(error, DatasetError)
+    }
+    grey = {i: image for i, image in chunk.items() if i not in records}
     lit = {i: _fill_up(g > look.threshold, grey) for i, g in grey.items()}
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, image in lit.items():
         by_shape.setdefault(image.shape, []).append(i)
     for places in by_shape.values():
         batch = np.stack([lit[i] for i in places])
-        scene = model.infer(batch, max_objects=_room(model, batch))
+        scene = model.infer(batch, max_objects=MAX_OBJECTS.value or math.inf)
         covered = np.asarray(model.render(scene)) > objects.LIT
         found = model.measure(scene, [_fill_up(grey[i], grey) for i in places])
         bounds = _bounds(model, batch, [grey[i] for i in places], np.asarray(scene.count))
@@ -116,7 +132,7 @@ def _infer(model, source, numbers, look, overlays) -> list[objects.Record]:
                 flat = name.replace(os.sep, "_")
                 file = (overlays / flat).with_suffix(".png")
                 objects.overlay(grey[i], found[k]).save(file)
-    return [records[i] for i in numbers]
+    return [records[i] for i in chunk]
 
 
 def _fill_up(image: np.ndarray, others: dict[int, np.ndarray]) -> np.ndarray:
@@ -125,13 +141,6 @@ def _fill_up(image: np.ndarray, others: dict[int, np.ndarray]) -> np.ndarray:
         return image
     below, right = (-side % MULTIPLE for side in image.shape[:2])
     return np.pad(image, ((0, below), (0, right), (0, 0)))
-
-
-def _room(model: lavae_jax.Model, batch: np.ndarray) -> int:
-    if MAX_OBJECTS.value:
-        return MAX_OBJECTS.value
-    most = int(model.num_objects(batch).max())
-    return max(model.settings.max_objects, 1 << max(most - 1, 0).bit_length())
 
 
 def _bounds(model, batch, grey, count) -> list[float | None]:

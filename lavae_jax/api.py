@@ -229,9 +229,13 @@ class _Trained:
         if len(places) != len(x):
             raise ValueError(f"{len(places)} places for {len(x)} images; give one for each")
         # About ten times as many samples at once as images otherwise.
-        size = max(1, 10 * self.batch_size // num_samples)
+        size = max(1, 10 * self._images_at_once(x.shape[1:3]) // num_samples)
         function = self._bound_function(x, num_samples)
         return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
+
+    def _images_at_once(self, canvas: tuple[int, int]) -> int:
+        """`batch_size` images of 64x64, and fewer that are larger."""
+        return max(1, min(self.batch_size, self.batch_size * 64 * 64 // math.prod(canvas)))
 
     def _run(self, function, *inputs, batch_size: int | None = None, progress: str | None = None):
         batch_size = batch_size or self.batch_size
@@ -252,7 +256,7 @@ class Model(_Trained):
     module: LAVAE
 
     def infer(
-        self, images, key: Key | None = None, max_objects: int | None = None
+        self, images, key: Key | None = None, max_objects: float | None = None
     ) -> Scene | list[Scene]:
         """Takes images [B, H, W, C] (or one, [H, W, C]) apart into objects.
 
@@ -261,30 +265,23 @@ class Model(_Trained):
         q(z_app | z_loc, x). With a key, both are a sample of q instead. A list of images of
         different sizes gives a list of scenes.
 
-        At most `max_objects` are found in an image: M of the model if it is not given, which
-        bounds p(n) and not what h_loc can find. (`num_objects` tells how many that is.)
+        At most `max_objects` are found in an image, or all if that is math.inf. If it is not
+        given, it is M of the model, which bounds p(n) and not what h_loc can find.
         """
-        if key is not None and max_objects is not None:
-            raise ValueError("a sample of q has at most M objects; give a key or max_objects")
         if isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1:
             return self._infer_each(images, key, max_objects)
         x = self._as_images(images)
-        slots = self.settings.max_objects if max_objects is None else operator.index(max_objects)
-        if slots < 1:
-            raise ValueError(f"max_objects={slots} must be at least 1")
         traced = _is_traced((x, self.variables))
         if key is not None:
+            if max_objects is not None:
+                raise ValueError("a sample of q has at most M objects; give a key or max_objects")
             scene = self._run(inference.sample_scene, x, _image_keys(key, range(len(x))))
-            num_objects = scene.count
-        elif _is_large(x.shape[1:3]) and not traced:
-            scene, num_objects = self._infer_large(x, slots)
         else:
-            scene, num_objects = self._run(
-                _infer(slots), x, batch_size=self._images_at_once(x.shape[1:3])
-            )
+            scene, num_objects = self._infer_peaks(x, max_objects, traced)
+            if not traced:
+                _warn_if_cut(num_objects, scene.location.shape[1])
         scene = self._stamp(scene)
         if not traced:
-            self._warn_if_cut(num_objects, slots)
             self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
         return scene
 
@@ -369,7 +366,7 @@ class Model(_Trained):
         most = int(np.max(self._run(_count, x), initial=0))
         return _lavae_bound(num_samples, _round_up(most, self.settings.max_objects))
 
-    def _infer_each(self, images, key: Key | None, max_objects: int | None) -> list[Scene]:
+    def _infer_each(self, images, key: Key | None, max_objects: float | None) -> list[Scene]:
         """Images of different sizes; those of one size together."""
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for i, image in enumerate(images):
@@ -380,30 +377,43 @@ class Model(_Trained):
             scenes |= {i: scene[k] for k, i in enumerate(places)}
         return [scenes[i] for i in range(len(images))]
 
-    def _images_at_once(self, canvas: tuple[int, int]) -> int:
-        """As many as have the pixels of `batch_size` images of 64x64."""
-        return max(1, self.batch_size * 64 * 64 // math.prod(canvas))
-
     def _render_large(self, scene: Scene) -> np.ndarray:
         placed = zip(scene.count, np.asarray(self.sprites(scene)), scene.location, strict=True)
         intensity = [tiles.compose(s[:n], np.asarray(at[:n]), scene.canvas) for n, s, at in placed]
         return np.asarray(bernoulli.pixel_means(np.stack(intensity)))
 
-    def _infer_large(self, x: np.ndarray, slots: int) -> tuple[Scene, np.ndarray]:
+    def _infer_peaks(
+        self, x, max_objects: float | None, traced: bool
+    ) -> tuple[Scene, np.ndarray | jax.Array]:
+        """The scenes, and how many peaks there are, [B]."""
+        slots = self.settings.max_objects if max_objects is None else max_objects
+        if slots != math.inf and operator.index(slots) < 1:
+            raise ValueError(f"max_objects={slots} must be at least 1")
+        if _is_large(x.shape[1:3]) and not traced:
+            return self._infer_large(x, slots)
+        if slots == math.inf:
+            if traced:
+                raise ValueError("under jit, max_objects must be a number")
+            most = int(self.num_objects(x).max(initial=1))
+            slots = 1 << (most - 1).bit_length()  # so that little is compiled
+        return self._run(_infer(slots), x, batch_size=self._images_at_once(x.shape[1:3]))
+
+    def _infer_large(self, x: np.ndarray, slots: float) -> tuple[Scene, np.ndarray]:
         """As `inference.infer_and_count`, an image after the other."""
-        size, latents, canvas = len(x), self.settings.latent_size, x.shape[1:3]
-        count, num_peaks = np.zeros(size, np.int32), np.zeros(size, np.int32)
+        found = [self._peaks_of_large(image) for image in x]
+        num_peaks = np.array([len(peaks) for peaks, _ in found], np.int32)
+        slots = int(num_peaks.max(initial=1)) if slots == math.inf else slots
+        size, canvas = len(x), x.shape[1:3]
         pixel = np.zeros((size, slots), np.int32)
-        appearance = np.zeros((size, slots, latents), np.float32)
         score = np.zeros((size, slots), np.float32)
-        for i, image in enumerate(x):
-            found, odds = self._peaks_of_large(image)
-            n = min(len(found), slots)
-            count[i], num_peaks[i] = n, len(found)
-            pixel[i, :n] = found[:n] @ [canvas[1], 1]
+        appearance = np.zeros((size, slots, self.settings.latent_size), np.float32)
+        for i, (peaks, odds) in enumerate(found):
+            n = min(len(peaks), slots)
+            pixel[i, :n] = peaks[:n] @ [canvas[1], 1]
             score[i, :n] = jax.nn.sigmoid(odds[:n])
-            windows = tiles.windows(image, found[:n], self.settings.appearance.radius)
+            windows = tiles.windows(x[i], peaks[:n], self.settings.appearance.radius)
             appearance[i, :n] = self._run(_mean_appearances, windows)
+        count = np.minimum(num_peaks, slots)
         return Scene.from_pixels(count, pixel, appearance, canvas, score), num_peaks
 
     def _peaks_of_large(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -433,15 +443,6 @@ class Model(_Trained):
                 f"this scene's appearances are those of another model ({scene.model}, this is "
                 f"{self.fingerprint}): infer the scene with this one, or, if you know what you "
                 "do, use dataclasses.replace(scene, model=None)"
-            )
-
-    def _warn_if_cut(self, num_objects: np.ndarray, slots: int) -> None:
-        most = int(np.max(num_objects, initial=0))
-        if most > slots:
-            warnings.warn(
-                f"{most} objects are found in an image, of which the {slots} likeliest are kept: "
-                f"use infer(images, max_objects={most})",
-                stacklevel=3,
             )
 
     def _warn_if_lost(self, x: np.ndarray, scene: Scene) -> None:
@@ -474,6 +475,16 @@ class Baseline(_Trained):
 
     def _bound_function(self, x, num_samples):
         return _baseline_bound(num_samples)
+
+
+def _warn_if_cut(num_objects: np.ndarray, slots: int) -> None:
+    most = int(np.max(num_objects, initial=0))
+    if most > slots:
+        warnings.warn(
+            f"{most} objects are found in an image, of which the {slots} likeliest are kept: use "
+            f"infer(images, max_objects={most}), or math.inf for all",
+            stacklevel=3,
+        )
 
 
 def _count(lavae: LAVAE, x: jax.Array) -> jax.Array:

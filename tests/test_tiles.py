@@ -1,5 +1,6 @@
 """Large images, tile by tile, give what whole ones give."""
 
+import math
 import warnings
 
 import numpy as np
@@ -60,6 +61,7 @@ def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monk
     monkeypatch.setattr(api, "LARGE", 1_000)
     monkeypatch.setattr(tiles, "SIDE", 96)
     assert len(tiles.spans(canvas[0], model.settings.location.reach, 4, 96)) > 2
+    assert model.infer(images, max_objects=math.inf).count.tolist() == whole.count.tolist()
     tiled = model.infer(images, max_objects=30)
     np.testing.assert_array_equal(tiled.count, whole.count)
     np.testing.assert_array_equal(model.num_objects(images), whole.count)
@@ -71,8 +73,9 @@ def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monk
 
 
 def test_as_many_objects_are_found_as_there_is_room_for(model, crowd):
-    with pytest.warns(UserWarning, match=r"24 objects are found .* max_objects=24"):
+    with pytest.warns(UserWarning, match=r"24 objects are found .* max_objects=24\), or math.inf"):
         assert model.infer(crowd).count.tolist() == [10, 10]
+    assert model.infer(crowd, max_objects=math.inf).count.tolist() == [24, 24]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scene = model.infer(crowd, max_objects=24)
