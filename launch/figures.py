@@ -1,7 +1,7 @@
 """Draws the paper's figures from a trained model, and two more.
 
     python launch/figures.py --checkpoint=runs/mnist1k-cpu --output=figures/
-    python launch/figures.py --checkpoint=... --baseline=runs/baseline_mnist1k-cpu
+    python launch/figures.py --checkpoint=mnist1k --beside=mnist1k_mixture,baseline_mnist1k
     python launch/figures.py --checkpoint=... --figure=swap,location_traversal --seed=3
 
 Each figure is written as PNG and PDF, under a name that says what it is.
@@ -18,7 +18,9 @@ from lavae_jax.gallery import FIGURES, Gallery
 from lavae_jax.training import files
 
 flags.adopt_module_key_flags(model_flags)
-BASELINE = flags.DEFINE_string("baseline", None, "The same of a baseline, for its samples.")
+BESIDE = flags.DEFINE_list(
+    "beside", [], "Other models of the same data, a baseline or another prior, for their samples."
+)
 OUTPUT = flags.DEFINE_string("output", "figures", "The folder to write to.")
 FIGURE = flags.DEFINE_list("figure", list(FIGURES), f"Which to draw, of {', '.join(FIGURES)}.")
 flags.register_validator(
@@ -32,31 +34,27 @@ STEPS = flags.DEFINE_integer("steps", 8, "Panels of a traversal.", lower_bound=2
 INCHES = flags.DEFINE_float("inches", 1.0, "Width of a panel.", lower_bound=0.1)
 
 
-def load_baseline(model: lavae_jax.Model) -> lavae_jax.Baseline:
-    baseline = lavae_jax.load(BASELINE.value)
-    if not isinstance(baseline, lavae_jax.Baseline):
-        raise app.UsageError(f"--baseline={BASELINE.value} is not a baseline")
-    lavae_s, baseline_s = (m.config.dataset.name for m in (model, baseline))
-    if lavae_s != baseline_s:
-        raise app.UsageError(
-            f"--baseline={BASELINE.value} knows {baseline_s}, --checkpoint {lavae_s}"
-        )
-    return baseline
+def load_beside(model: lavae_jax.Model, name: str) -> lavae_jax.Model | lavae_jax.Baseline:
+    other = lavae_jax.load(name)
+    ours, theirs = (m.config.dataset.name for m in (model, other))
+    if ours != theirs:
+        raise app.UsageError(f"--beside={name} knows {theirs}, --checkpoint {ours}")
+    return other
 
 
 def main():
     folder = _program.output_folder(OUTPUT.value)
     model = model_flags.load()
     if not isinstance(model, lavae_jax.Model):
-        raise app.UsageError("--checkpoint is a baseline; figures need a LAVAE (and --baseline)")
-    baseline = load_baseline(model) if BASELINE.value else None
+        raise app.UsageError("--checkpoint is a baseline; figures need a LAVAE (and --beside)")
+    beside = [load_beside(model, name) for name in BESIDE.value]
     builder = datasets.make_builder(**model_flags.builder_options(model))
     datasets.prepare(builder)
     features = ("image", "count")
     metrics = model.folder / model_files.METRICS
     gallery = Gallery(
         model,
-        baseline,
+        beside,
         test=input_pipeline.open_split(builder, "test", features),
         crowd=input_pipeline.open_split(builder, f"test_{builder.builder_config.crowd}", features),
         records=files.read_metrics(metrics) if metrics.exists() else (),

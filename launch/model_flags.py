@@ -23,7 +23,12 @@ def builder_options(
     model: lavae_jax.Model | lavae_jax.Baseline, dataset: str | None = None
 ) -> dict:
     """What `datasets.make_builder` needs for a data set: that which a model was trained on."""
-    described = dict(model.config.dataset)
+    described = {"mnist_dir": "", **model.config.dataset}
     if dataset:
         described.update(name=dataset, overrides="")
+    if described["name"] == "images":
+        raise datasets.DatasetError(
+            "this model was trained on images of somebody's own, and there are no test scenes of "
+            "them; launch/infer.py applies it to others"
+        )
     return datasets.options(described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value)

@@ -74,6 +74,12 @@ SAMPLE_COLUMNS = 6
 COUNTED = 1_000  # scenes of each split in the confusion of counts
 
 
+def _title(model: Model | Baseline) -> str:
+    if isinstance(model, Baseline):
+        return "baseline"
+    return "LAVAE, N(0, I)" if model.settings.prior.kind == "normal" else "LAVAE, mixture"
+
+
 @dataclasses.dataclass(frozen=True)
 class Gallery:
     """A model, scenes to show it on, and a method for each kind of figure.
@@ -84,7 +90,7 @@ class Gallery:
     """
 
     model: Model
-    baseline: Baseline | None
+    beside: Sequence[Model | Baseline]  # whose samples are shown beside the model's
     test: Source
     crowd: Source
     records: Sequence[dict] = ()
@@ -109,18 +115,17 @@ class Gallery:
         return figures.reconstructions(images, *seen, panel_inches=self.panel_inches)
 
     def prior_samples(self) -> Figure:
-        samples = {"LAVAE": self._samples()}
-        if self.baseline:
-            number, canvas = self.rows * SAMPLE_COLUMNS, self._canvas()
-            samples["baseline"] = self.baseline.sample(self.seed, number, canvas)
-        return self._sample_blocks(samples)
+        models = (self.model, *self.beside)
+        return self._sample_blocks({_title(model): self._samples(model) for model in models})
 
     def prior_samples_4_5(self) -> Figure:
-        return self._sample_blocks({"LAVAE with 4 or 5 objects": self._samples(count=[4, 5])})
+        samples = self._samples(self.model, count=[4, 5])
+        return self._sample_blocks({"LAVAE with 4 or 5 objects": samples})
 
-    def _samples(self, count: Sequence[int] | None = None):
+    def _samples(self, model: Model | Baseline, **count):
         number = self.rows * SAMPLE_COLUMNS
-        return self.model.render(self.model.sample(self.seed, number, count, self._canvas()))
+        drawn = model.sample(self.seed, number, canvas=self._canvas(), **count)
+        return model.render(drawn) if isinstance(model, Model) else drawn
 
     def _sample_blocks(self, samples: Mapping[str, np.ndarray]) -> Figure:
         """Images by the title of their block, side by side."""

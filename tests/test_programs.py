@@ -102,21 +102,35 @@ MISTAKES = [
     (["figures.py", "--checkpoint=mnist1k", "--output={tmp}/file"], "is not a folder"),
     (["figures.py", "--checkpoint=mnist1k", "--figure=swop"], "there are only reconstruction"),
     (
-        ["figures.py", "--checkpoint=dsprites", "--baseline=baseline_mnist1k"],
+        ["figures.py", "--checkpoint=dsprites", "--beside=baseline_mnist1k"],
         "knows multi_mnist/1k, --checkpoint multi_dsprites",
     ),
     (["demo.py", "--count=100"], "there is room for 16 objects"),
     (["export.py", "--run={tmp}/file", "--output={tmp}/x"], "config.json"),
     (["table.py"], "files"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=nowhere"], "neither a folder nor a file"),
+    (
+        ["infer.py", "--checkpoint=mnist1k", "--images=.", "--output=x.txt"],
+        "--output=x.txt: the ending must be one of .csv, .jsonl, .json",
+    ),
+    (["infer.py", "--checkpoint=baseline_mnist1k", "--images=."], "a baseline knows no objects"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=."], "has no images (.png"),
+    (["show_data.py", "--dataset=images"], "no images are named"),
+    (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline knows no objects"),
+    (["evaluate.py", "--checkpoint={own}"], "launch/infer.py applies it to others"),
 ]
 
 
 def test_mistakes_are_explained_before_the_work(launch_all, run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
-    cases = [
-        [word.format(run=run, tmp=tmp_path) for word in arguments] for arguments, _ in MISTAKES
-    ]
+    own = tmp_path / "own"  # a model of the user's images
+    shutil.copytree(run, own)
+    config = json.loads((own / "config.json").read_text())
+    config["dataset"] = {"name": "images", "path": "somewhere", "data_dir": ""}
+    (own / "config.json").write_text(json.dumps(config))
+    names = {"run": run, "tmp": tmp_path, "own": own}
+    cases = [[word.format(**names) for word in arguments] for arguments, _ in MISTAKES]
     results = launch_all(*cases, TFDS_DATA_DIR=str(tmp_path / "data"))
     for (arguments, message), result in zip(MISTAKES, results, strict=True):
         assert message in result.stderr, (arguments, result)
