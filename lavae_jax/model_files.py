@@ -107,7 +107,8 @@ def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
     environment = json.loads((workdir / "environment.json").read_text())
     checkpoint = _newest(workdir)
     arrays = {name: _halved(name, a) for name, a in _of_model(config, checkpoint).items()}
-    config.dataset.update(data_dir="", mnist_dir="")
+    folders = ("data_dir", "mnist_dir", "path")
+    config.dataset.update({name: "" for name in folders if name in config.dataset})
     weights = safetensors.numpy.save(arrays)
     provenance = {
         "command": command,

@@ -127,7 +127,7 @@ def test_a_model_that_a_run_cannot_start_from_is_refused(arguments, launch_all):
     other, length = launch_all(longer, usual)
     assert "start_from=mnist1k is another model than config.model" in other.stderr
     assert "latent_size: 32 there, 2 here" in other.stderr
-    assert "had 42,000 steps of training, but phases of this run end after" in length.stderr
+    assert "had 60,000 steps of training, but phases of this run end after" in length.stderr
 
 
 def test_the_others_end_when_a_process_dies(arguments, start_two, tmp_path):
