@@ -285,6 +285,12 @@ class Model(_Trained):
             self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
         return scene
 
+    def location_probabilities(self, images) -> jax.Array:
+        """[B, H, W]: the probability, by h_loc, that an object is located at a pixel."""
+        x = self._as_images(images)
+        logits = self._run(_object_logits, x, batch_size=self._images_at_once(x.shape[1:3]))
+        return jax.nn.sigmoid(logits)
+
     def num_objects(self, images) -> np.ndarray:
         """How many objects are found in each image, [B], however many that is."""
         x = self._as_images(images)

@@ -1,0 +1,137 @@
+"""Opens a page where scenes come apart in your hands.
+
+    pip install -e ".[playground]"
+    python launch/playground.py                        # shipped weights
+    python launch/playground.py --checkpoint=runs/images-cpu --port=9000 --nobrowser
+
+Pick a model and a scene, drag objects around, change how they look, and see what the model thinks
+of it. The server listens on this machine only; --host=0.0.0.0 lets everyone who can reach this
+machine use it, without a password and without encryption.
+"""
+
+import importlib.util
+import socket
+import threading
+import time
+import webbrowser
+
+import _program
+import numpy as np
+from absl import app, flags
+
+import datasets
+import lavae_jax
+from lavae_jax import model_files
+
+CHECKPOINT = flags.DEFINE_list(
+    "checkpoint",
+    None,
+    "Models, separated by commas: runs' folders or the names of shipped weights [all shipped].",
+)
+HOST = flags.DEFINE_string(
+    "host", "127.0.0.1", "The address to listen on; anything else opens the page to others."
+)
+PORT = flags.DEFINE_integer("port", 8777, "The port; 0 for any that is free.", 0, 65_535)
+BROWSER = flags.DEFINE_bool("browser", True, "Open the page in the browser.")
+
+FIRST = "mnist1k"  # of the shipped models
+
+
+class PlaygroundError(Exception):
+    """It cannot start; the message says why."""
+
+
+def load_models() -> dict[str, lavae_jax.Model]:
+    """The first is warm before the page opens."""
+    names = CHECKPOINT.value or sorted(model_files.names(), key=lambda name: name != FIRST)
+    models = {name: lavae_jax.load(name) for name in names}
+    models = {name: m for name, m in models.items() if isinstance(m, lavae_jax.Model)}
+    if not models:
+        raise app.UsageError("a baseline knows no objects; give --checkpoint a LAVAE")
+    return models
+
+
+def make_draw(models: dict[str, lavae_jax.Model]):
+    """Fresh scenes of the data set that a model was trained on, where there is one."""
+    builders = {
+        name: datasets.demo_builder(**datasets.options(model.config.dataset))
+        for name, model in models.items()
+        if model.config.dataset.name != "images"
+    }
+
+    def draw(name: str, count: int, seed: int) -> np.ndarray | None:
+        if name not in builders:
+            return None
+        return builders[name].draw(1, seed, (count, count)).image[0]
+
+    return draw
+
+
+def listen() -> socket.socket:
+    """Before the models are loaded, so that a port that is taken is seen at once."""
+    family = socket.AF_INET6 if ":" in HOST.value else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((HOST.value, PORT.value))
+    except OSError as error:
+        raise PlaygroundError(
+            f"--host={HOST.value} --port={PORT.value}: {error.strerror}; try --port=0"
+        ) from error
+    return opened
+
+
+def hosts(port: int) -> list[str]:
+    """What the header Host may say."""
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if HOST.value not in ("127.0.0.1", "localhost", "::1"):
+        names += [HOST.value, socket.gethostname(), socket.getfqdn()]
+        names += {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+    return [f"{name}:{port}" for name in names] + (names if port == 80 else [])
+
+
+def main():
+    missing = [name for name in ("starlette", "uvicorn") if not importlib.util.find_spec(name)]
+    if missing:
+        raise PlaygroundError(
+            f"{' and '.join(missing)} not installed: pip install -e '.[playground]'"
+        )
+    import uvicorn
+
+    from lavae_jax.playground import engine, server
+
+    started = time.monotonic()
+    opened = listen()
+    port = opened.getsockname()[1]
+    models = load_models()
+    made = engine.Engine(models, make_draw(models))
+    first, *rest = models
+    print(f"warming {first} up ...", flush=True)
+    made.warm(first)
+    ready = [first]
+
+    def warm_others():
+        for name in rest:
+            made.warm(name)
+            ready.append(name)
+
+    threading.Thread(target=warm_others, daemon=True).start()
+    config = uvicorn.Config(
+        server.make_app(made, hosts(port), lambda: list(ready)),
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    address = "127.0.0.1" if HOST.value in ("0.0.0.0", "::") else HOST.value
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+    print(f"ready after {time.monotonic() - started:.1f} s: {url}  (Ctrl-C ends it)", flush=True)
+    if HOST.value not in ("127.0.0.1", "localhost", "::1"):
+        print("Everyone who can reach this machine can use it: there is no password.", flush=True)
+    if BROWSER.value:
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    uvicorn.Server(config).run(sockets=[opened])
+
+
+if __name__ == "__main__":
+    _program.run(main, PlaygroundError)

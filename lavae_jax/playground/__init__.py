@@ -1,0 +1,1 @@
+"""A page where scenes come apart in your hands; `launch/playground.py` opens it."""

@@ -1,0 +1,331 @@
+"""What the page asks of models, as functions of plain data, several requests at a time.
+
+Every function takes a list of requests of one kind and gives a list of answers: JSON, with arrays
+of bytes in base64. What is wrong with a request raises a `Refused` that says so in words; nothing
+else about the program reaches the page.
+"""
+
+import base64
+import binascii
+import math
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lavae_jax.api import Model
+from lavae_jax.scene import Scene
+
+Json = dict[str, Any]
+
+TOGETHER = 7  # requests that are computed at once
+SIZE = TOGETHER + 1  # what is computed is filled up to it, so that one size is compiled
+MOST_OBJECTS = 16  # that are looked for
+USUAL_CANVAS = 64  # pixels
+LARGEST = 10_000  # number in a location or an appearance
+SAMPLES = 20  # of the bound
+DIRECTIONS = 6  # of appearance that have a slider
+ENCODED = 256  # scenes that the directions are made of
+
+
+class Refused(Exception):
+    """A request that makes no sense; the message is for the visitor."""
+
+
+# --- plain data --------------------------------------------------------------
+
+
+def to_base64(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array)).decode()
+
+
+def as_bytes(values: np.ndarray) -> str:
+    """Numbers from 0 to 1 as bytes."""
+    return to_base64(np.rint(255 * np.clip(values, 0, 1)).astype(np.uint8))
+
+
+def pack(image: np.ndarray) -> Json:
+    """A binary image [H, W, C], eight pixels a byte."""
+    height, width, channels = image.shape
+    bits = to_base64(np.packbits(image.astype(bool).reshape(-1)))
+    return {"height": height, "width": width, "channels": channels, "bits": bits}
+
+
+def unpack(content: Any, shape: tuple[int, int, int]) -> np.ndarray:
+    """The inverse of `pack`, as float32."""
+    if not isinstance(content, dict):
+        raise Refused("There is no image in the request.")
+    if tuple(content.get(side) for side in ("height", "width", "channels")) != shape:
+        height, width, channels = shape
+        raise Refused(f"This model's images have {height}x{width} pixels and {channels} channels.")
+    try:
+        packed = base64.b64decode(content.get("bits") or "", validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise Refused("The image cannot be read.") from None
+    size = math.prod(shape)
+    if len(packed) != -(-size // 8):
+        raise Refused(f"The image has {len(packed)} bytes, and not {-(-size // 8)}.")
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=size)
+    return bits.reshape(shape).astype(np.float32)
+
+
+def _whole(value: Any, name: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refused(f"{name} must be a whole number from {least} to {most}.")
+    return value
+
+
+def _seed(request: Json) -> int:
+    return _whole(request.get("seed"), "seed", 0, 2**31 - 1)
+
+
+def _vector(value: Any, name: str, length: int) -> np.ndarray:
+    try:
+        vector = np.array(value, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        vector = np.empty(0)
+    if vector.shape != (length,) or not (np.abs(vector) < LARGEST).all():
+        raise Refused(f"{name} must be {length} numbers between -{LARGEST} and {LARGEST}.")
+    return vector
+
+
+# --- the models --------------------------------------------------------------
+
+
+class Engine:
+    """Models by name. `draw(name, count, seed)` makes a fresh scene, [H, W, C], or None where a
+    model has no data of its own."""
+
+    def __init__(
+        self,
+        models: dict[str, Model],
+        draw: Callable[[str, int, int], np.ndarray | None] = lambda name, count, seed: None,
+    ):
+        self.models, self._draw = models, draw
+        self._about: dict[str, Json] = {}
+        self._crowds: dict[str, np.ndarray] = {}
+        self._canvases: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        return list(self.models)
+
+    def model(self, name: Any) -> Model:
+        if not isinstance(name, str) or name not in self.models:
+            raise Refused(f"There is no such model; there are {', '.join(self.models)}.")
+        return self.models[name]
+
+    def canvas(self, name: str) -> tuple[int, int]:
+        """That of training: other sizes would have to be compiled."""
+        if name not in self._canvases:
+            drawn = self._draw(name, 0, 0)
+            side = self.models[name].config.dataset.get("canvas", USUAL_CANVAS)
+            self._canvases[name] = (side, side) if drawn is None else drawn.shape[:2]
+        return self._canvases[name]
+
+    def _images(self, name: str, requests: Sequence[Json]) -> list[np.ndarray]:
+        shape = (*self.canvas(name), self.models[name].settings.channels)
+        return [unpack(request.get("image"), shape) for request in requests]
+
+    def warm(self, name: str) -> None:
+        """Compiles everything that visitors will ask for."""
+        self.about(name)
+        request = {"model": name, "image": pack(self._crowded(name))}
+        self.infer([request])
+        vector = np.zeros(self.models[name].settings.latent_size)
+        self.decode([{"model": name, "appearance": vector.tolist()}])
+        self.like([{**request, "location": [0, 0], "seed": 0}])
+        self.render([{"model": name, "scene": {"objects": []}}])
+
+    def about(self, name: str) -> Json:
+        """What the page needs to know of a model. It takes a while at first."""
+        with self._lock:
+            if name not in self._about:
+                self._about[name] = self._describe(name)
+            return self._about[name]
+
+    def _describe(self, name):
+        model = self.model(name)
+        settings = model.settings
+        mean, spread, directions = self._directions(name)
+        return {
+            "name": name,
+            "channels": settings.channels,
+            "sprite_size": settings.sprite_size,
+            "latent_size": settings.latent_size,
+            "max_objects": settings.max_objects,
+            "prior": settings.prior.kind,
+            "canvas": list(self.canvas(name)),
+            "fresh": self._draw(name, 1, 0) is not None,
+            "mean": mean.tolist(),
+            "spread": spread.tolist(),
+            "directions": directions.tolist(),
+        }
+
+    def _directions(self, name):
+        """The principal components of encodings, and how far they reach."""
+        model = self.models[name]
+        scene = self._infer(model, self._many_scenes(name))
+        encodings = np.asarray(scene.appearance)[np.asarray(scene.present)]
+        if len(encodings) < 2:
+            encodings = np.eye(model.settings.latent_size, dtype=np.float32)
+        mean = encodings.mean(0)
+        _, values, directions = np.linalg.svd(encodings - mean, full_matrices=False)
+        spread = values / math.sqrt(len(encodings))
+        return mean, spread[:DIRECTIONS], directions[:DIRECTIONS]
+
+    def _many_scenes(self, name):
+        drawn = [self._draw(name, 1 + k % 3, k) for k in range(ENCODED)]
+        if drawn[0] is not None:
+            return np.stack(drawn)
+        model = self.models[name]
+        dreamt = model.render(model.sample(0, ENCODED, [1, 2, 3], self.canvas(name)))
+        return np.asarray(dreamt).round()
+
+    def _crowded(self, name):
+        """An image with as many objects as p(n) knows."""
+        if name not in self._crowds:
+            model = self.models[name]
+            scene = model.sample(0, 1, [model.settings.max_objects], self.canvas(name))
+            self._crowds[name] = np.asarray(model.render(scene))[0].round()
+        return self._crowds[name]
+
+    # --- scenes ------------------------------------------------------------------
+
+    def fresh(self, requests: Sequence[Json]) -> list[Json]:
+        """Images of new scenes: {model, count, seed} -> {image}."""
+        answers = []
+        for request in requests:
+            name = request.get("model")
+            self.model(name)
+            count = _whole(request.get("count"), "count", 0, 9)
+            image = self._draw(name, count, _seed(request))
+            if image is None:
+                raise Refused("This model has no scenes of its own; try the prior.")
+            answers.append({"image": pack(image > 0)})
+        return answers
+
+    def dream(self, requests: Sequence[Json]) -> list[Json]:
+        """Images from the prior: {model, count, seed} -> {image}."""
+        answers = []
+        for request in requests:
+            name = request.get("model")
+            model = self.model(name)
+            count = _whole(request.get("count"), "count", 0, model.settings.max_objects)
+            scene = model.sample(_seed(request), 1, [count], self.canvas(name))
+            answers.append({"image": pack(np.asarray(model.render(scene))[0] > 0.5)})
+        return answers
+
+    def infer(self, requests: Sequence[Json]) -> list[Json]:
+        """Images taken apart: {model, image} -> objects, the map of where they may be, and the
+        bound. Here as below, all requests are of one model."""
+        name = requests[0].get("model")
+        model = self.model(name)
+        images = self._images(name, requests)
+        batch = np.stack(self._filled_up(name, images))
+        scene = self._infer(model, batch)
+        sprites = np.asarray(model.sprites(scene))
+        heat = model.location_probabilities(batch)
+        bound = model.bound(batch, SAMPLES)
+        terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}
+        return [
+            {
+                "objects": [
+                    {
+                        "location": np.asarray(scene.location[b, k]).tolist(),
+                        "score": round(float(scene.score[b, k]), 4),
+                        **self._appearance(scene.appearance[b, k], sprites[b, k]),
+                    }
+                    for k in range(int(scene.count[b]))
+                ],
+                "heat": as_bytes(heat[b]),
+                "log_p": round(float(bound.log_p[b]), 2),
+                "terms": {k: round(float(v[b]), 2) for k, v in terms.items()},
+            }
+            for b in range(len(images))
+        ]
+
+    def render(self, requests: Sequence[Json]) -> list[Json]:
+        """Scenes as images: {model, scene: {objects: [{location, appearance}]}} -> pixel means."""
+        name = requests[0].get("model")
+        model = self.model(name)
+        latents = model.settings.latent_size
+        count = np.zeros(SIZE, np.int32)
+        location = np.full((SIZE, MOST_OBJECTS, 2), -1, np.int32)
+        appearance = np.zeros((SIZE, MOST_OBJECTS, latents), np.float32)
+        for b, request in enumerate(requests):
+            scene = request.get("scene")
+            objects = scene.get("objects") if isinstance(scene, dict) else None
+            if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
+                raise Refused(f"A scene is a list of up to {MOST_OBJECTS} objects.")
+            count[b] = len(objects)
+            for k, thing in enumerate(objects):
+                if not isinstance(thing, dict):
+                    raise Refused("An object has a location and an appearance.")
+                location[b, k] = _vector(thing.get("location"), "A location", 2)
+                appearance[b, k] = _vector(thing.get("appearance"), "An appearance", latents)
+        means = np.asarray(model.render(Scene(count, location, appearance, self.canvas(name))))
+        return [{"pixels": as_bytes(image)} for image in means[: len(requests)]]
+
+    # --- appearances -------------------------------------------------------------
+
+    def decode(self, requests: Sequence[Json]) -> list[Json]:
+        """What appearances look like: {model, appearance} -> {appearance, sprite}."""
+        model = self.model(requests[0].get("model"))
+        latents = model.settings.latent_size
+        vectors = [_vector(r.get("appearance"), "An appearance", latents) for r in requests]
+        return self._decoded(model, vectors)
+
+    def other(self, requests: Sequence[Json]) -> list[Json]:
+        """Something else: {model, seed} -> an appearance from the prior, and its sprite."""
+        model = self.model(requests[0].get("model"))
+        vectors = []
+        for request in requests:
+            random = np.random.default_rng(_seed(request))
+            noise = random.standard_normal((1, model.settings.latent_size))
+            vectors.append(np.asarray(model.sample_appearances(noise, random.random(1)))[0])
+        return self._decoded(model, vectors)
+
+    def like(self, requests: Sequence[Json]) -> list[Json]:
+        """Another one like this: {model, image, location, seed} -> a draw from the posterior of
+        the object that is found nearest to the location."""
+        name = requests[0].get("model")
+        model = self.model(name)
+        images = self._images(name, requests)
+        seeds = [_seed(request) for request in requests]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scene = model.infer(np.stack(self._filled_up(name, images)), key=seeds[0])
+        vectors = []
+        for b, request in enumerate(requests):
+            place = _vector(request.get("location"), "A location", 2)
+            found = np.asarray(scene.location[b])[: int(scene.count[b])]
+            if not len(found):
+                raise Refused("The model finds no object there any more.")
+            nearest = np.abs(found - place).max(1).argmin()
+            vectors.append(np.asarray(scene.appearance[b, nearest]))
+        return self._decoded(model, vectors)
+
+    def _decoded(self, model, vectors) -> list[Json]:
+        appearance = np.zeros((SIZE, 1, model.settings.latent_size), np.float32)
+        appearance[: len(vectors), 0] = vectors
+        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, 1, 2), np.int32)
+        sprites = np.asarray(model.sprites(Scene(ones, places, appearance, (1, 1))))[:, 0]
+        return [self._appearance(z, s) for z, s in zip(vectors, sprites, strict=False)]
+
+    def _appearance(self, vector, sprite) -> Json:
+        numbers = [round(float(value), 4) for value in np.asarray(vector)]
+        return {"appearance": numbers, "sprite": as_bytes(np.asarray(sprite))}
+
+    def _filled_up(self, name, images):
+        """With an image that has as many objects as p(n) knows, so that the program for so many
+        is the one that is compiled, whatever visitors ask for."""
+        return [*images, *[self._crowded(name)] * (SIZE - len(images))]
+
+    @staticmethod
+    def _infer(model, images) -> Scene:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is not explained, the page shows
+            return model.infer(images, max_objects=MOST_OBJECTS)

@@ -1,0 +1,228 @@
+"""The playground's server: the page, and a few questions that it asks.
+
+One thread computes; what arrives while it is at work waits, and is computed together. Only the
+hosts that the server was started for are answered, and only pages of its own may ask.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import pathlib
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lavae_jax.playground.engine import TOGETHER, Engine, Json, Refused
+
+STATIC = pathlib.Path(__file__).with_name("static")
+LARGEST_BODY = 256 * 1024  # bytes
+WAITING = 512  # requests at most
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+log = logging.getLogger(__name__)
+
+
+# --- requests together -------------------------------------------------------
+
+
+class Batches:
+    """Requests of one kind that wait together are answered together, by one thread."""
+
+    def __init__(self):
+        self._waiting: dict[Hashable, list[tuple[Callable, Json, asyncio.Future]]] = {}
+        self._wake = asyncio.Event()
+
+    async def ask(self, kind: Hashable, function: Callable[[Sequence[Json]], list], request: Json):
+        if sum(map(len, self._waiting.values())) >= WAITING:
+            raise HTTPException(503, "Too many visitors at once; try again in a moment.")
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(kind, []).append((function, request, future))
+        self._wake.set()
+        return await future
+
+    async def work(self) -> None:
+        """Without end."""
+        while True:
+            await self._wake.wait()
+            if not self._waiting:
+                self._wake.clear()
+                continue
+            kind, asked = next(iter(self._waiting.items()))
+            del self._waiting[kind]
+            now, later = asked[:TOGETHER], asked[TOGETHER:]
+            if later:
+                self._waiting[kind] = later  # behind the others
+            await self._answer(now)
+
+    async def _answer(self, asked) -> None:
+        function = asked[0][0]
+        try:
+            requests = [request for _, request, _ in asked]
+            answers = await asyncio.to_thread(function, requests)
+        except Exception as error:
+            if len(asked) > 1:  # one of them is wrong; the others are not to suffer
+                for one in asked:
+                    await self._answer([one])
+                return
+            _settle(asked[0][2], error=error)
+            return
+        for (_, _, future), answer in zip(asked, answers, strict=True):
+            _settle(future, answer=answer)
+
+
+def _settle(future: asyncio.Future, answer: Any = None, error: Exception | None = None) -> None:
+    if future.done():  # the visitor has gone
+        return
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)
+
+
+# --- the application ---------------------------------------------------------
+
+
+def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]]) -> ASGIApp:
+    """`hosts`: what may stand in the header Host, port included. `ready`: the models that are
+    warm."""
+    batches = Batches()
+
+    async def models(request: Request) -> Response:
+        warm = ready()
+        known = [await asyncio.to_thread(engine.about, name) for name in warm]
+        coming = [name for name in engine.names() if name not in warm]
+        return JSONResponse({"models": known, "coming": coming})
+
+    async def scene(request: Request) -> Response:
+        kinds = {"fresh": engine.fresh, "prior": engine.dream}
+        return await _answer(batches, kinds, await _content(request))
+
+    async def infer(request: Request) -> Response:
+        return await _answer(batches, {None: engine.infer}, await _content(request))
+
+    async def render(request: Request) -> Response:
+        return await _answer(batches, {None: engine.render}, await _content(request))
+
+    async def appearance(request: Request) -> Response:
+        kinds = {"decode": engine.decode, "other": engine.other, "like": engine.like}
+        return await _answer(batches, kinds, await _content(request))
+
+    async def page(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        worker = asyncio.create_task(batches.work())
+        yield
+        worker.cancel()
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/models", models),
+            Route("/scene", scene, methods=["POST"]),
+            Route("/infer", infer, methods=["POST"]),
+            Route("/render", render, methods=["POST"]),
+            Route("/appearance", appearance, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={HTTPException: _say, Refused: _say, Exception: _say_little},
+        lifespan=lifespan,
+    )
+    return _Guard(app, hosts)
+
+
+async def _answer(batches: Batches, kinds: dict[str | None, Callable], content: Json) -> Response:
+    kind, model = content.get("kind"), content.get("model")
+    if not isinstance(kind, str | None) or kind not in kinds:
+        raise Refused(f"kind must be one of {', '.join(map(str, kinds))}.")
+    if not isinstance(model, str):
+        raise Refused("The request names no model.")
+    function = kinds[kind]
+    return JSONResponse(await batches.ask((function.__name__, model), function, content))
+
+
+async def _content(request: Request) -> Json:
+    try:
+        content = json.loads(await request.body())
+    except (ValueError, UnicodeDecodeError, RecursionError):
+        raise Refused("The request cannot be read.") from None
+    if not isinstance(content, dict):
+        raise Refused("The request cannot be read.")
+    return content
+
+
+async def _say(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _say_little(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "Something went wrong; the server's log says what."}, 500)
+
+
+class _Guard:
+    """Refuses strangers and long bodies, and adds headers to every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        self._app, self.hosts = app, {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ours = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *ours]}
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal:
+            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, send_with_headers)
+            return
+        received = 0
+
+        async def receive_little() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > LARGEST_BODY:
+                raise HTTPException(413, "The request is too long.")
+            return message
+
+        await self._app(scope, receive_little, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+        if host not in self.hosts:
+            return 403, "This server does not answer for that host."
+        if origin and origin.partition("://")[2] != host:
+            return 403, "Only the playground's own page may ask."
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LARGEST_BODY:
+            return 413, "The request is too long."
+        is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
+        if scope["method"] == "POST" and not is_json:
+            return 415, "Requests are JSON."
+        return None

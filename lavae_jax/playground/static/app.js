@@ -1,0 +1,594 @@
+// The page: a scene, what the model made of it, and edits of that.
+
+import { blank, box, compose, fromBase64, fromFile as imageFromFile, lit, pack, paint, unpack }
+  from "./pixels.js";
+import * as scenes from "./scenes.js";
+import { ask, models, onConnection } from "./server.js";
+
+const $ = (id) => document.getElementById(id);
+const HIGHLIGHT = "#ff9a1f", OTHERS = "#57b8ff";
+const PARTS = { log_likelihood: "picture given the objects", kl_count: "how many",
+  kl_location: "where", kl_appearance: "what they look like" };
+const COLOURS = ["blue", "green", "cyan", "red", "magenta", "yellow", "white"];
+
+let abouts = {}; // of models, by name
+let about = null; // of the chosen one
+let image = null; // the scene's
+let first = null; // what the model made of it
+let again = null; // what it made of the edited picture
+let objects = []; // of the edited scene: row, column, appearance, sprite
+let selected = -1;
+let past = [], future = []; // lists of objects
+let colour = 6; // bits of blue, green and red, less 1
+let asked = 0; // questions of which only the newest answer counts
+
+// --- saying things -------------------------------------------------------------------
+
+function say(text) { $("status").textContent = text; }
+
+function complain(error) {
+  $("alert").textContent = error.message ?? String(error);
+  $("alert").hidden = false;
+}
+
+function calm() { $("alert").hidden = true; }
+
+// Runs what a button does; what goes wrong is told to the visitor.
+async function attempt(action) {
+  try {
+    await action();
+  } catch (error) {
+    if (!(error instanceof Stale)) complain(error);
+  }
+}
+
+class Stale extends Error {} // an answer that is no longer wanted
+
+onConnection({
+  lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page goes on when it does.")); },
+  back: () => { calm(); say("Connected again"); attempt(refreshModels); },
+});
+
+// --- the scene -----------------------------------------------------------------------
+
+const seed = () => Math.floor(Math.random() * 2 ** 31);
+const asObject = ({ location: [row, column], appearance, sprite, score }) => (
+  { row, column, appearance, score, sprite: fromBase64(sprite) });
+
+async function show(newImage) {
+  calm();
+  image = newImage;
+  paintInput();
+  const number = ++asked;
+  say("Taking it apart …");
+  const started = performance.now();
+  const answer = await ask("infer", { model: about.name, image: pack(image) });
+  if (number !== asked) throw new Stale();
+  first = again = { ...answer, objects: answer.objects.map(asObject) };
+  objects = first.objects.map((object) => ({ ...object }));
+  past = [];
+  future = [];
+  select(objects.length ? 0 : -1);
+  say(`Taken apart in ${Math.round(performance.now() - started)} ms`);
+  draw();
+}
+
+async function newScene(kind) {
+  const count = Number($("count").value);
+  const answer = await ask("scene", { model: about.name, kind, count, seed: seed() });
+  await show(unpack(answer.image));
+}
+
+// --- edits ---------------------------------------------------------------------------
+
+function remember() {
+  past.push(objects.map((object) => ({ ...object })));
+  future = [];
+}
+
+async function edited() {
+  draw();
+  const number = ++asked;
+  await new Promise((resolve) => setTimeout(resolve, 60)); // a few edits in a row are one question
+  if (number !== asked) throw new Stale();
+  const answer = await ask("infer", { model: about.name, image: pack(lit(about, objects)) });
+  if (number !== asked) throw new Stale();
+  again = { ...answer, objects: answer.objects.map(asObject) };
+  drawThoughts();
+  drawStage(); // for the heat map
+}
+
+function edit(change) {
+  remember();
+  change();
+  return edited();
+}
+
+function travel(from, to) {
+  if (!from.length) return Promise.resolve();
+  to.push(objects);
+  objects = from.pop();
+  select(Math.min(selected, objects.length - 1));
+  return edited();
+}
+
+const clampRow = (row) => Math.max(0, Math.min(about.canvas[0] - 1, Math.round(row)));
+const clampColumn = (column) => Math.max(0, Math.min(about.canvas[1] - 1, Math.round(column)));
+
+async function addOne() {
+  const { appearance, sprite } = await ask("appearance",
+    { model: about.name, kind: "other", seed: seed() });
+  const [row, column] = emptiest();
+  await edit(() => {
+    objects.push({ row, column, appearance, sprite: fromBase64(sprite), score: 1 });
+    select(objects.length - 1);
+  });
+}
+
+// The place that is farthest from all objects and from the border.
+function emptiest() {
+  const [height, width] = about.canvas, half = about.sprite_size >> 1;
+  let best = [height >> 1, width >> 1], farthest = -1;
+  for (let row = half; row < height - half; row++) for (let column = half; column < width - half; column++) {
+    const near = Math.min(Infinity, ...objects.map((o) => Math.hypot(o.row - row, o.column - column)));
+    const middle = -0.01 * Math.hypot(row - height / 2, column - width / 2);
+    if (near + middle > farthest) { farthest = near + middle; best = [row, column]; }
+  }
+  return best;
+}
+
+function copyOne() {
+  const [row, column] = emptiest();
+  return edit(() => {
+    objects.push({ ...objects[selected], row, column });
+    select(objects.length - 1);
+  });
+}
+
+function deleteOne() {
+  return edit(() => {
+    objects.splice(selected, 1);
+    select(Math.min(selected, objects.length - 1));
+  });
+}
+
+function swap(i, j) {
+  const { row, column } = objects[i];
+  Object.assign(objects[i], { row: objects[j].row, column: objects[j].column });
+  Object.assign(objects[j], { row, column });
+}
+
+// A look for the selected object; `settled` when the visitor lets go.
+let looks = 0;
+async function setAppearance(appearance, settled) {
+  const number = ++looks, object = objects[selected];
+  const answer = await ask("appearance", { model: about.name, kind: "decode", appearance });
+  if (number !== looks || !objects.includes(object)) throw new Stale();
+  Object.assign(object, { appearance, sprite: fromBase64(answer.sprite) });
+  if (settled) { drawLook(); await edited(); } else { drawStage(); drawObjects(); }
+}
+
+async function replaceLook(kind) {
+  const { row, column } = objects[selected];
+  const more = kind === "like" ? { image: pack(lit(about, objects)), location: [row, column] } : {};
+  const answer = await ask("appearance", { model: about.name, kind, seed: seed(), ...more });
+  await edit(() => Object.assign(objects[selected],
+    { appearance: answer.appearance, sprite: fromBase64(answer.sprite) }));
+  drawLook();
+}
+
+// --- drawing -------------------------------------------------------------------------
+
+function draw() {
+  drawStage();
+  drawObjects();
+  drawThoughts();
+  $("undo").disabled = !past.length;
+  $("redo").disabled = !future.length;
+  $("copy").disabled = $("delete").disabled = selected < 0;
+  $("found").textContent = `– ${objects.length} ${objects.length === 1 ? "object" : "objects"}`;
+}
+
+function paintInput() {
+  paint($("input"), image.height, image.width, image.channels, (i) => image.pixels[i]);
+}
+
+let scheduled = false;
+function drawStage() { // at the screen's own rate
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(() => { scheduled = false; paintStage(); });
+}
+
+const SCALE = 8; // of the stage's canvas, so that boxes are thin
+function paintStage() {
+  const [height, width] = about.canvas, sum = compose(about, objects);
+  const small = document.createElement("canvas");
+  paint(small, height, width, about.channels, (i) => sum[i]);
+  const stage = $("stage");
+  stage.width = SCALE * width;
+  stage.height = SCALE * height;
+  const context = stage.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, stage.width, stage.height);
+  if ($("heat").checked && again) paintHeat(context, again.heat);
+  if (!$("boxes").checked) return;
+  context.font = `bold ${1.6 * SCALE}px system-ui, sans-serif`;
+  objects.forEach((object, k) => {
+    const { top, left, bottom, right } = box(about, object.sprite);
+    const x = SCALE * (object.column + left) - 3, y = SCALE * (object.row + top) - 3;
+    context.strokeStyle = context.fillStyle = k === selected ? HIGHLIGHT : OTHERS;
+    context.lineWidth = k === selected ? 3 : 1.5;
+    context.strokeRect(x, y, SCALE * (right - left + 1) + 6, SCALE * (bottom - top + 1) + 6);
+    context.fillText(String(k + 1), x, y < 14 ? y + SCALE * (bottom - top + 1) + 22 : y - 4);
+  });
+}
+
+function paintHeat(context, heat) {
+  const probabilities = fromBase64(heat), [, width] = about.canvas;
+  probabilities.forEach((p, i) => {
+    if (!p) return;
+    context.fillStyle = `rgba(255, 60, 90, ${Math.sqrt(p / 255)})`;
+    context.fillRect(SCALE * (i % width), SCALE * Math.floor(i / width), SCALE, SCALE);
+  });
+}
+
+function drawObjects() {
+  const list = $("objects"), size = about.sprite_size;
+  while (list.children.length > objects.length) list.lastChild.remove();
+  while (list.children.length < objects.length) {
+    const button = document.createElement("button");
+    button.className = "object";
+    button.setAttribute("role", "option");
+    button.append(document.createElement("canvas"), document.createElement("span"));
+    const k = list.children.length;
+    button.addEventListener("click", () => { select(k); draw(); });
+    list.append(button);
+  }
+  objects.forEach((object, k) => {
+    const button = list.children[k], [canvas, label] = button.children;
+    paint(canvas, size, size, about.channels, (i) => object.sprite[i] / 255);
+    label.textContent = String(k + 1);
+    button.title = object.score < 1 ? `found with a probability of ${object.score}` : "";
+    button.setAttribute("aria-selected", String(k === selected));
+    button.setAttribute("aria-label",
+      `Object ${k + 1} at row ${object.row}, column ${object.column}`);
+  });
+}
+
+function select(k) {
+  selected = k;
+  drawLook();
+}
+
+function drawLook() {
+  $("look").hidden = selected < 0;
+  if (selected < 0) return;
+  $("which").textContent = String(selected + 1);
+  const values = scenes.coordinates(about, objects[selected].appearance);
+  document.querySelectorAll("#sliders input").forEach((slider, k) => { slider.value = values[k]; });
+  for (const id of ["swap-with", "morph-with"]) {
+    const choices = objects.map((_, k) => k).filter((k) => k !== selected)
+      .map((k) => new Option(`object ${k + 1}`, k));
+    $(id).replaceChildren(new Option("…", ""), ...choices);
+  }
+  $("morph").value = 0;
+}
+
+function makeSliders() {
+  $("sliders").replaceChildren(...about.directions.flatMap((_, k) => {
+    const label = document.createElement("label"), slider = document.createElement("input");
+    label.textContent = `look ${k + 1}`;
+    label.htmlFor = slider.id = `slider-${k}`;
+    Object.assign(slider, { type: "range", min: -3, max: 3, step: 0.05 });
+    let begun = false;
+    const move = (settled) => attempt(() => {
+      if (!begun) { remember(); begun = true; }
+      if (settled) begun = false;
+      const { appearance } = objects[selected];
+      const change = slider.value - scenes.coordinates(about, appearance)[k];
+      const moved = appearance.map(
+        (z, i) => z + change * about.spread[k] * about.directions[k][i]);
+      return setAppearance(moved, settled);
+    });
+    slider.addEventListener("input", () => move(false));
+    slider.addEventListener("change", () => move(true));
+    return [label, slider];
+  }));
+}
+
+function drawThoughts() {
+  if (!first) return;
+  const row = (name, value) => {
+    const line = document.createElement("tr"), head = document.createElement("th");
+    head.scope = "row";
+    head.textContent = name;
+    line.append(head, ...[first, again].map((thought) => Object.assign(
+      document.createElement("td"), { textContent: value(thought) })));
+    return line;
+  };
+  const nats = (v) => v.toFixed(1);
+  $("thoughts").replaceChildren(
+    row("−log p(x) ≤", (t) => nats(-t.log_p)),
+    ...Object.entries(PARTS).map(([key, name]) => row(name,
+      (t) => nats(key === "log_likelihood" ? -t.terms[key] : t.terms[key]))),
+    row("objects found", (t) => t.objects.length));
+  const change = scenes.compare(about, objects, again.objects);
+  const lost = change.lost ? `${change.lost} not found again` : "all found again";
+  const extra = change.extra ? `, ${change.extra} more than there are` : "";
+  $("others").textContent = objects.length ? `Rendered and inferred anew: ${lost}${extra}; moved by `
+    + `${change.moved.toFixed(2)} pixels, looks changed by ${change.changed.toFixed(2)} spreads.` : "";
+}
+
+// --- the pointer ---------------------------------------------------------------------
+
+function place(event, canvas) {
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  return { row: (event.clientY - top) / height * about.canvas[0],
+    column: (event.clientX - left) / width * about.canvas[1] };
+}
+
+function objectAt({ row, column }, except = -1) {
+  let best = -1, nearest = Infinity;
+  objects.forEach((object, k) => {
+    const { top, left, bottom, right } = box(about, object.sprite);
+    const inside = row >= object.row + top - 1 && row < object.row + bottom + 2
+      && column >= object.column + left - 1 && column < object.column + right + 2;
+    const distance = Math.hypot(object.row - row, object.column - column);
+    if (inside && k !== except && distance < nearest) { nearest = distance; best = k; }
+  });
+  return best;
+}
+
+let drag = null;
+$("stage").addEventListener("pointerdown", (event) => {
+  if (!about) return;
+  const at = place(event, $("stage")), k = objectAt(at);
+  select(k);
+  draw();
+  if (k < 0) return;
+  event.preventDefault();
+  $("stage").focus();
+  $("stage").setPointerCapture(event.pointerId);
+  const { row, column } = objects[k];
+  drag = { k, at, row, column, before: objects.map((object) => ({ ...object })) };
+  $("stage").classList.add("dragging");
+});
+$("stage").addEventListener("pointermove", (event) => {
+  if (!drag) return;
+  const at = place(event, $("stage")), object = objects[drag.k];
+  object.row = clampRow(drag.row + at.row - drag.at.row);
+  object.column = clampColumn(drag.column + at.column - drag.at.column);
+  drawStage();
+});
+const drop = (event) => {
+  if (!drag) return;
+  const { k, row, column, before } = drag;
+  drag = null;
+  $("stage").classList.remove("dragging");
+  const other = event.shiftKey ? objectAt(place(event, $("stage")), k) : -1;
+  if (other >= 0) { Object.assign(objects[k], { row, column }); swap(k, other); }
+  if (objects[k].row === row && objects[k].column === column) { draw(); return; }
+  past.push(before);
+  future = [];
+  attempt(edited);
+};
+$("stage").addEventListener("pointerup", drop);
+$("stage").addEventListener("pointercancel", drop);
+
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+$("stage").addEventListener("keydown", (event) => {
+  if (event.key === "Tab" && objects.length) {
+    const next = selected + (event.shiftKey ? -1 : 1);
+    if (next < 0 || next >= objects.length) return; // on to the next control
+    event.preventDefault();
+    select(next);
+    draw();
+  } else if (ARROWS[event.key] && selected >= 0) {
+    event.preventDefault();
+    const [down, right] = ARROWS[event.key].map((v) => v * (event.shiftKey ? 5 : 1));
+    attempt(() => edit(() => {
+      const object = objects[selected];
+      object.row = clampRow(object.row + down);
+      object.column = clampColumn(object.column + right);
+    }));
+  } else if (["Delete", "Backspace"].includes(event.key) && selected >= 0) {
+    event.preventDefault();
+    attempt(deleteOne);
+  }
+});
+
+let pen = null;
+function stroke(event) {
+  const { row, column } = place(event, $("input"));
+  const from = pen.last ?? { row, column };
+  const steps = Math.ceil(Math.max(Math.abs(row - from.row), Math.abs(column - from.column), 1));
+  for (let s = 0; s <= steps; s++) {
+    const r = Math.floor(from.row + (row - from.row) * s / steps);
+    const c = Math.floor(from.column + (column - from.column) * s / steps);
+    if (r < 0 || c < 0 || r >= image.height || c >= image.width) continue;
+    for (let k = 0; k < image.channels; k++) {
+      // Colours are made of the bits blue, green and red; channels are red, green and blue.
+      const on = image.channels === 1 || ((colour + 1) >> (2 - k)) & 1;
+      image.pixels[(r * image.width + c) * image.channels + k] = pen.erase ? 0 : Number(on);
+    }
+  }
+  pen.last = { row, column };
+  paintInput();
+}
+$("input").addEventListener("pointerdown", (event) => {
+  if (!image) return;
+  event.preventDefault();
+  $("input").setPointerCapture(event.pointerId);
+  image = { ...image, pixels: image.pixels.slice() };
+  pen = { last: null, erase: event.shiftKey || event.button === 2 };
+  stroke(event);
+});
+$("input").addEventListener("contextmenu", (event) => event.preventDefault());
+$("input").addEventListener("pointermove", (event) => { if (pen) stroke(event); });
+for (const end of ["pointerup", "pointercancel"]) {
+  $("input").addEventListener(end, () => {
+    if (!pen) return;
+    pen = null;
+    attempt(() => show(image));
+  });
+}
+
+// --- files, links and the clipboard --------------------------------------------------
+
+const openImage = (file) => attempt(async () => show(await imageFromFile(about, file)));
+$("file").addEventListener("change", ({ target }) => {
+  if (target.files[0]) openImage(target.files[0]);
+  target.value = "";
+});
+for (const name of ["dragenter", "dragover"]) {
+  $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
+}
+for (const name of ["dragleave", "drop"]) {
+  $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.remove("over"); });
+}
+$("drop").addEventListener("drop", (event) => {
+  const [file] = event.dataTransfer.files;
+  if (file) openImage(file);
+});
+document.addEventListener("paste", (event) => {
+  const file = [...event.clipboardData.files].find((f) => f.type.startsWith("image/"));
+  if (file) openImage(file);
+});
+
+function download(name, blob) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function savePicture() {
+  const [height, width] = about.canvas, sum = compose(about, objects);
+  const canvas = document.createElement("canvas");
+  paint(canvas, height, width, about.channels, (i) => sum[i]);
+  canvas.toBlob((blob) => download("scene.png", blob));
+}
+
+async function restore({ model, objects: kept }) {
+  if (!abouts[model]) throw new Error(`The scene was made with ${model}, which is not here.`);
+  choose(model);
+  if (kept.some(({ appearance }) => appearance.length !== about.latent_size)) {
+    throw new Error("The scene was made with another model of the same name.");
+  }
+  const looks = await Promise.all(kept.map(({ appearance }) => ask("appearance",
+    { model, kind: "decode", appearance })));
+  const restored = kept.map((object, k) => ({ row: clampRow(object.row), score: 1,
+    column: clampColumn(object.column), appearance: object.appearance,
+    sprite: fromBase64(looks[k].sprite) }));
+  await show(lit(about, restored));
+  objects = restored;
+  select(objects.length ? 0 : -1);
+  await edited();
+}
+
+$("load-scene").addEventListener("change", ({ target }) => {
+  const [file] = target.files;
+  if (file) attempt(async () => restore(scenes.fromFile(await file.text())));
+  target.value = "";
+});
+
+async function copyLink() {
+  history.replaceState(null, "", scenes.toLink(about.name, objects));
+  await navigator.clipboard?.writeText(location.href).catch(() => {});
+  say("The link is in the address bar, and copied if the browser allows it");
+}
+
+window.addEventListener("hashchange", () => attempt(async () => {
+  const kept = scenes.fromLink(location.hash);
+  if (kept) await restore(kept);
+}));
+
+// --- controls ------------------------------------------------------------------------
+
+const buttons = {
+  fresh: () => newScene("fresh"), prior: () => newScene("prior"), clear: () => show(blank(about)),
+  undo: () => travel(past, future), redo: () => travel(future, past),
+  add: addOne, copy: copyOne, delete: deleteOne,
+  like: () => replaceLook("like"), other: () => replaceLook("other"),
+  "save-picture": savePicture, link: copyLink,
+  "save-scene": () => download("scene.json",
+    new Blob([scenes.toFile(about.name, about, objects)], { type: "application/json" })),
+};
+for (const [id, action] of Object.entries(buttons)) {
+  $(id).addEventListener("click", () => { calm(); attempt(async () => action()); });
+}
+for (const id of ["boxes", "heat"]) $(id).addEventListener("change", drawStage);
+document.addEventListener("keydown", (event) => {
+  if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
+  event.preventDefault();
+  attempt(() => (event.shiftKey ? travel(future, past) : travel(past, future)));
+});
+$("swap-with").addEventListener("change", ({ target }) => {
+  if (target.value !== "") attempt(() => edit(() => swap(selected, Number(target.value))).finally(drawLook));
+});
+let morphed = null;
+for (const name of ["input", "change"]) {
+  $("morph").addEventListener(name, ({ target }) => attempt(async () => {
+    if ($("morph-with").value === "") return;
+    const into = objects[Number($("morph-with").value)].appearance;
+    if (!morphed) { remember(); morphed = objects[selected].appearance; }
+    const t = Number(target.value), from = morphed;
+    if (name === "change") morphed = null;
+    await setAppearance(from.map((z, i) => (1 - t) * z + t * into[i]), name === "change");
+  }));
+}
+
+// --- the start -----------------------------------------------------------------------
+
+function choose(name) {
+  if (about?.name === name) return;
+  about = abouts[name];
+  $("model").value = name;
+  $("fresh").disabled = !about.fresh;
+  makeSliders();
+  $("colours").hidden = about.channels === 1;
+  objects = [];
+  select(-1);
+}
+
+async function refreshModels() {
+  const { models: known, coming } = await models();
+  abouts = Object.fromEntries(known.map((model) => [model.name, model]));
+  const options = known.map(({ name }) => new Option(name, name));
+  const later = coming.map((name) => new Option(`${name} (warming up)`, name));
+  later.forEach((option) => { option.disabled = true; });
+  $("model").replaceChildren(...options, ...later);
+  if (about) $("model").value = about.name;
+  if (coming.length) setTimeout(() => attempt(refreshModels), 2000);
+  return known;
+}
+
+$("model").addEventListener("change", ({ target }) => attempt(async () => {
+  choose(target.value);
+  await newScene(about.fresh ? "fresh" : "prior");
+}));
+
+COLOURS.forEach((name, k) => {
+  const button = Object.assign(document.createElement("button"), { title: name });
+  button.style.background = name;
+  button.setAttribute("role", "radio");
+  button.setAttribute("aria-label", name);
+  button.setAttribute("aria-checked", String(k === colour));
+  button.addEventListener("click", () => {
+    colour = k;
+    [...$("colours").children].forEach((other, i) => other.setAttribute("aria-checked", String(i === k)));
+  });
+  $("colours").append(button);
+});
+
+attempt(async () => {
+  const known = await refreshModels();
+  const kept = scenes.fromLink(location.hash);
+  if (kept && abouts[kept.model]) {
+    await restore(kept);
+    return;
+  }
+  choose(known[0].name);
+  await newScene(about.fresh ? "fresh" : "prior");
+  if (kept) complain(new Error(`The link's scene was made with ${kept.model}, which is not here.`));
+});

@@ -1,0 +1,39 @@
+// Questions to the server. A server that is gone is asked again until it answers.
+
+const listeners = { lost: () => {}, back: () => {} };
+let lost = false;
+
+export function onConnection(on) { Object.assign(listeners, on); }
+
+export class Told extends Error {} // what the server said was wrong, in words
+
+async function answer(url, options) {
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch {
+    if (!lost) { lost = true; listeners.lost(); wait(); }
+    throw new Told("The server does not answer.");
+  }
+  const content = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Told(content.error ?? "The server refused the request.");
+  return content;
+}
+
+async function wait() {
+  while (lost) {
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    try {
+      await fetch("/models");
+      lost = false;
+      listeners.back();
+    } catch { /* not yet */ }
+  }
+}
+
+export const models = () => answer("/models");
+
+export function ask(what, content) {
+  const headers = { "content-type": "application/json" };
+  return answer(`/${what}`, { method: "POST", headers, body: JSON.stringify(content) });
+}
