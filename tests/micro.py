@@ -2,12 +2,13 @@
 
 import contextlib
 import io
+from unittest import mock
 
 import numpy as np
 from small_models import get_config
 
 import datasets
-from lavae_jax.training import checkpoints, files, loop
+from lavae_jax.training import checkpoints, files, loop, step
 
 OVERRIDES = "canvas=24,patch=7,max_count=2,crowd=3,num_train=120,num_test=8,num_crowd=8"
 FIELDS = {
@@ -86,11 +87,38 @@ class Drawn:
         return {"image": image, "count": self.scenes.count[index]}
 
 
+_made = {}  # steps and initial states, by what they depend on
+
+
+@contextlib.contextmanager
+def _made_once(config):
+    """Runs of this process that differ in nothing that is compiled share it: most of a short
+    run's time goes into tracing."""
+    fields = files.flatten(files.plain(config))
+    what = tuple((name, str(value)) for name, value in fields.items() if name not in files.FREE)
+
+    def once(make):
+        def made(task, *arguments):
+            phases = tuple((phase.name, bool(phase.memo)) for phase in (*arguments[:-1],))
+            key = (make.__name__, what, phases)
+            if key not in _made:
+                _made[key] = make(task, *arguments)
+            return _made[key]
+
+        return made
+
+    with contextlib.ExitStack() as patches:
+        for name in ("init_state", "make_train_step", "make_eval_step"):
+            shared = once(getattr(step, name))
+            patches.enter_context(mock.patch.object(step, name, shared))
+        yield
+
+
 def train(config, workdir) -> str:
     """Runs the loop in this process; returns what it said."""
     said = io.StringIO()
     held_out = config.dataset.held_out
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(said), _made_once(config):
         data = loop.Data(Drawn(config, 0, 100), Drawn(config, 1, held_out))
         code = loop.train(config, str(workdir), lambda: data, "the same command")
     assert code == 0
