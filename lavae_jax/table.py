@@ -8,7 +8,6 @@ paper's model: it has a row of its own, without the paper's figures.
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import pathlib
@@ -71,6 +70,7 @@ class Result:
     neg_bound: float
     images: dict[str, int]
     count_accuracy: dict[str, float]
+    entropy: float | None  # of the data
 
 
 FIELDS = {
@@ -121,6 +121,7 @@ def parse(file: str, text: str) -> Result:
         neg_bound=number("test", "neg_bound"),
         images={split: number(split, "images") for split in counted or ["test"]},
         count_accuracy={split: number(split, "count_accuracy") for split in counted},
+        entropy=None if splits["test"].get("entropy") is None else number("test", "entropy"),
     )
 
 
@@ -173,6 +174,7 @@ class Table:
 
 def make_table(results: list[Result]) -> Table:
     """For each data set and model: the paper's row, learnt priors, then what is not comparable.
+    Below them the entropy of the data, which no model can beat, where it is known.
 
     Recipes are named where the table has more than one for a prior. They have a row each.
     """
@@ -180,19 +182,24 @@ def make_table(results: list[Result]) -> Table:
     groups = group(results)
     name_recipes = len({(r.prior, r.recipe) for r in results}) > len({r.prior for r in results})
     unknown = sorted({result.dataset for result in results} - DATASETS.keys())
-    for dataset, kind in itertools.product((*DATASETS, *unknown), MODELS):
-        title, published = DATASETS.get(dataset, dataset), PAPER.get((dataset, kind))
-        here = [seeds for seeds in groups if (seeds[0].dataset, seeds[0].kind) == (dataset, kind)]
-        comparable = [seeds for seeds in here if not differences(seeds[0])]
-        if published and all(seeds[0].prior != NORMAL for seeds in comparable):
-            table.rows.append(_row(title, MODELS[kind], [], published))
-        for seeds in sorted(comparable, key=lambda seeds: seeds[0].prior != NORMAL):
-            beside = published if seeds[0].prior == NORMAL else None
-            table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, beside))
-        for seeds in here:
-            if seeds not in comparable:
-                marked = f"{title} {_mark(table.notes, differences(seeds[0]))}"
-                table.rows.append(_row(marked, _model(seeds[0], name_recipes), seeds, None))
+    for dataset in (*DATASETS, *unknown):
+        title = DATASETS.get(dataset, dataset)
+        for kind in MODELS:
+            published = PAPER.get((dataset, kind))
+            here = [s for s in groups if (s[0].dataset, s[0].kind) == (dataset, kind)]
+            comparable = [seeds for seeds in here if not differences(seeds[0])]
+            if published and all(seeds[0].prior != NORMAL for seeds in comparable):
+                table.rows.append(_row(title, MODELS[kind], [], published))
+            for seeds in sorted(comparable, key=lambda seeds: seeds[0].prior != NORMAL):
+                beside = published if seeds[0].prior == NORMAL else None
+                table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, beside))
+            for seeds in here:
+                if seeds not in comparable:
+                    marked = f"{title} {_mark(table.notes, differences(seeds[0]))}"
+                    table.rows.append(_row(marked, _model(seeds[0], name_recipes), seeds, None))
+        known = {r.entropy for r in results if r.dataset == dataset and not r.overrides} - {None}
+        if known:
+            table.rows.append([title, "entropy of the data", f"{min(known):.1f}", "", "", "", ""])
     return table
 
 

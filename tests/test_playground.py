@@ -36,6 +36,7 @@ def draw(name, count, seed):
 def made():
     made = Engine({NAME: handmade.model()}, draw)
     made.warm(NAME)
+    made.warm_rest(NAME)
     return made
 
 

@@ -356,3 +356,10 @@ def test_every_format_shows_a_mark_and_its_note(form, tmp_path):
     written = table.format_files([str(tmp_path / "a.json")], form)
     assert "multi-MNIST-1k [1]" in written
     assert "[1] not comparable with the paper: importance samples: 10 instead of 100" in written
+
+
+def test_the_entropy_of_the_data_stands_below_the_models():
+    made = make(changed(test={"entropy": 22.57}), BASELINE)
+    at = [row[1] for row in made.rows[:3]]
+    assert at == ["LAVAE", "baseline", "entropy of the data"]
+    assert made.rows[2] == ["multi-MNIST-1k", "entropy of the data", "22.6", "", "", "", ""]

@@ -130,13 +130,16 @@ class Engine:
         return [unpack(request.get("image"), shape) for request in requests]
 
     def warm(self, name: str) -> None:
-        """Compiles everything that visitors will ask for."""
+        """Compiles what the page asks for when it opens."""
         self.about(name)
-        request = {"model": name, "image": pack(self._crowded(name))}
-        self.infer([request])
-        vector = np.zeros(self.models[name].settings.latent_size)
-        self.decode([{"model": name, "appearance": vector.tolist()}])
-        self.like([{**request, "location": [0, 0], "seed": 0}])
+        self.infer([{"model": name, "image": pack(self._crowded(name))}])
+
+    def warm_rest(self, name: str) -> None:
+        """And the rest."""
+        image = pack(self._crowded(name))
+        self.like([{"model": name, "image": image, "location": [0, 0], "seed": 0}])
+        for kind in (self.other, self.dream):
+            kind([{"model": name, "count": 1, "seed": 0}])
         self.render([{"model": name, "scene": {"objects": []}}])
 
     def about(self, name: str) -> Json:
@@ -167,8 +170,10 @@ class Engine:
     def _directions(self, name):
         """The principal components of encodings, and how far they reach."""
         model = self.models[name]
-        scene = self._infer(model, self._many_scenes(name))
-        encodings = np.asarray(scene.appearance)[np.asarray(scene.present)]
+        many = self._many_scenes(name)
+        scenes = [self._infer(model, many[i : i + SIZE]) for i in range(0, ENCODED, SIZE)]
+        encodings = [np.asarray(scene.appearance)[np.asarray(scene.present)] for scene in scenes]
+        encodings = np.concatenate(encodings)
         if len(encodings) < 2:
             encodings = np.eye(model.settings.latent_size, dtype=np.float32)
         mean = encodings.mean(0)
@@ -181,8 +186,8 @@ class Engine:
         if drawn[0] is not None:
             return np.stack(drawn)
         model = self.models[name]
-        dreamt = model.render(model.sample(0, ENCODED, [1, 2, 3], self.canvas(name)))
-        return np.asarray(dreamt).round()
+        dreamt = model.sample(0, ENCODED, [1, 2, 3], self.canvas(name))
+        return np.asarray(model.render(dreamt)).round()
 
     def _crowded(self, name):
         """An image with as many objects as p(n) knows."""
@@ -309,9 +314,10 @@ class Engine:
         return self._decoded(model, vectors)
 
     def _decoded(self, model, vectors) -> list[Json]:
-        appearance = np.zeros((SIZE, 1, model.settings.latent_size), np.float32)
+        """In the shape of a scene that was inferred, so that nothing else is compiled."""
+        appearance = np.zeros((SIZE, MOST_OBJECTS, model.settings.latent_size), np.float32)
         appearance[: len(vectors), 0] = vectors
-        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, 1, 2), np.int32)
+        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, MOST_OBJECTS, 2), np.int32)
         sprites = np.asarray(model.sprites(Scene(ones, places, appearance, (1, 1))))[:, 0]
         return [self._appearance(z, s) for z, s in zip(vectors, sprites, strict=False)]
 
