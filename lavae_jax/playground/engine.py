@@ -8,7 +8,6 @@ else about the program reaches the page.
 import base64
 import binascii
 import math
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,7 +106,6 @@ class Engine:
         self._about: dict[str, Json] = {}
         self._crowds: dict[str, np.ndarray] = {}
         self._canvases: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         return list(self.models)
@@ -144,10 +142,9 @@ class Engine:
 
     def about(self, name: str) -> Json:
         """What the page needs to know of a model. It takes a while at first."""
-        with self._lock:
-            if name not in self._about:
-                self._about[name] = self._describe(name)
-            return self._about[name]
+        if name not in self._about:
+            self._about[name] = self._describe(name)
+        return self._about[name]
 
     def _describe(self, name):
         model = self.model(name)

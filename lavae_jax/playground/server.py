@@ -105,7 +105,7 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
 
     async def models(request: Request) -> Response:
         warm = ready()
-        known = [await asyncio.to_thread(engine.about, name) for name in warm]
+        known = [engine.about(name) for name in warm]
         coming = [name for name in engine.names() if name not in warm]
         return JSONResponse({"models": known, "coming": coming})
 
