@@ -1,7 +1,7 @@
 """LAVAE on multi-dSprites.
 
     python launch/train.py --config=configs/dsprites.py        # the paper's own setting
-    python launch/train.py --config=configs/dsprites.py:cpu    # 19 minutes on 2 cores
+    python launch/train.py --config=configs/dsprites.py:cpu    # 33 minutes on a core
     python launch/train.py --config=configs/dsprites.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/dsprites.py:tiny   # under 3 minutes, for tests
 

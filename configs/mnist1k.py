@@ -1,7 +1,7 @@
 """LAVAE on multi-MNIST-1k.
 
     python launch/train.py --config=configs/mnist1k.py        # the paper's own setting
-    python launch/train.py --config=configs/mnist1k.py:cpu    # 13 minutes on 2 cores
+    python launch/train.py --config=configs/mnist1k.py:cpu    # 23 minutes on a core
     python launch/train.py --config=configs/mnist1k.py:mixture    # and a learnt p(z_app)
     python launch/train.py --config=configs/mnist1k.py:tiny   # under 3 minutes, for tests
 
