@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+from absl import app, logging
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
@@ -15,6 +16,14 @@ sys.path.insert(0, str(ROOT))
 import lavae_jax
 from datasets import images
 from lavae_jax import figures, gallery
+
+
+def run(main: Callable[[], None]) -> None:
+    def quiet(_):
+        logging.set_verbosity(logging.WARNING)
+        main()
+
+    app.run(quiet)
 
 
 def score(

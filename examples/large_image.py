@@ -45,7 +45,7 @@ def make(folder: pathlib.Path) -> None:
     print(f"{folder / 'digits.png'}: {image.shape[0]}x{image.shape[1]}, {len(centres)} digits")
 
 
-def main(_):
+def main():
     if MAKE.value:
         make(pathlib.Path(MAKE.value))
     if SCORE.value:
@@ -55,4 +55,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _shared.run(main)

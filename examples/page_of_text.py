@@ -71,7 +71,7 @@ def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
     return page, letters
 
 
-def main(_):
+def main():
     if RENDER.value:
         render(pathlib.Path(RENDER.value))
     if SCORE.value:
@@ -84,4 +84,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _shared.run(main)

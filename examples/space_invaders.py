@@ -101,7 +101,7 @@ def _invaders(field: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
     return np.array(centres).reshape(-1, 2)
 
 
-def main(_):
+def main():
     if PLAY.value:
         play(pathlib.Path(PLAY.value))
     if SCORE.value:
@@ -114,4 +114,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _shared.run(main)
