@@ -33,6 +33,7 @@ KEPT_BYTES = 2 << 30  # decoded images that are kept in memory; others are read 
 LOOKED_AT = 500  # images that thresholds and sizes are judged by
 MOSTLY_LIT = 0.5
 SPECK = 2  # pixels that are no object yet
+SKIP = ". (config.dataset.unreadable='skip' does without such files)"
 
 
 class Images(Protocol):
@@ -134,13 +135,17 @@ def as_floats(image: np.ndarray, name: str) -> np.ndarray:
 def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | None:
     """The column `count` of a CSV file in the folder that has a row for every image."""
     for path in sorted(folder.glob("*.csv")):
-        with path.open(newline="") as file:
-            rows = csv.DictReader(file)
-            columns = rows.fieldnames or ()
-            named = next((column for column in NAME_COLUMNS if column in columns), None)
-            if named is None or "count" not in columns:
-                continue
-            by_name = {row[named]: row["count"] for row in rows}
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                rows = csv.DictReader(file)
+                columns = rows.fieldnames or ()
+                named = next((column for column in NAME_COLUMNS if column in columns), None)
+                # What a model has found is no truth.
+                if named is None or "count" not in columns or "unexplained" in columns:
+                    continue
+                by_name = {row[named]: row["count"] for row in rows}
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DatasetError(f"{path} cannot be read: {error}") from error
         missing = [name for name in names if name not in by_name]
         if missing:
             raise DatasetError(f"{path} has counts, but none of {missing[0]}")
@@ -186,13 +191,15 @@ def _open_array(path: pathlib.Path, member: str) -> _Array:
                 raise DatasetError(f"{path} has {wanted}; name one with `member`: {there}")
             counts = members["count"] if "count" in members and name != "count" else None
             return _checked_array(members[name], f"{path}:{name}", counts)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path} cannot be read as an array: {error}") from error
 
 
 def _checked_array(array: np.ndarray, name: str, counts: np.ndarray | None = None) -> _Array:
+    if 0 in array.shape:
+        raise DatasetError(f"{name} has shape {array.shape}: there is no image in it")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] not in (1, 3)):
         raise DatasetError(f"{name} has shape {array.shape}; wanted is [N, H, W] or [N, H, W, C]")
     if counts is not None and (
@@ -273,8 +280,8 @@ class Look:
             image = image @ np.array([[0.299], [0.587], [0.114]], np.float32)
         if image.shape[-1] != self.channels:
             raise DatasetError(
-                f"{name} has {image.shape[-1]} channel, and the model has {self.channels}; "
-                f"set config.model.channels={image.shape[-1]}"
+                f"{name} has {image.shape[-1]} channel, and the model has {self.channels} (to "
+                f"train on such images, set config.model.channels={image.shape[-1]})"
             )
         return 1 - image if self.invert else image
 
@@ -285,7 +292,9 @@ class Look:
         return (grey > threshold).astype(np.float32)
 
 
-def make_look(images: Images, channels: int, invert: bool, threshold: str) -> Look:
+def make_look(
+    images: Images, channels: int, invert: bool, threshold: str, skip_unreadable: bool = False
+) -> Look:
     """`threshold`: a number, `otsu` (one for all images), or `stochastic`."""
     if threshold == "stochastic":
         return Look(channels, invert, None)
@@ -299,13 +308,25 @@ def make_look(images: Images, channels: int, invert: bool, threshold: str) -> Lo
                 f"threshold={threshold!r} must be a number from 0 to 1, 'otsu' or 'stochastic'"
             )
         return Look(channels, invert, number)
-    look = Look(channels, invert, None)
-    sample = [look.grey(images[i], images.names[i]) for i in _evenly(len(images))]
-    histogram = sum(np.histogram(image, 256, (0.0, 1.0))[0] for image in sample)
-    if np.count_nonzero(histogram) < 2:
-        value = float(sample[0].flat[0])
+    look, sample = Look(channels, invert, None), {}  # how often there is which of 65,536 levels
+    for i in _evenly(len(images)):
+        try:
+            grey = look.grey(images[i], images.names[i])
+        except DatasetError as error:
+            if not skip_unreadable:
+                raise DatasetError(f"{error}{SKIP}") from error
+            continue
+        levels, numbers = np.unique(np.rint(grey * 65_535).astype(int), return_counts=True)
+        for level, number in zip(levels.tolist(), numbers.tolist(), strict=True):
+            sample[level] = sample.get(level, 0) + number
+    if len(sample) < 2:
+        value = next(iter(sample)) / 65_535 if sample else 0.0
         raise DatasetError(f"every pixel of these images has the same value, {value:.3g}")
-    middles = (np.arange(256) + 0.5) / 256
+    low, high = min(sample) / 65_535, max(sample) / 65_535
+    histogram, edges = np.histogram(
+        np.array(list(sample)) / 65_535, 256, (low, high), weights=np.array(list(sample.values()))
+    )
+    middles = (edges[:-1] + edges[1:]) / 2
     found = skimage.filters.threshold_otsu(hist=(histogram, middles))
     there = middles[histogram > 0]
     # In the middle of values that no pixel has, where Otsu's method has no preference.
@@ -344,9 +365,7 @@ class Crops:
                 image = look.grey(images[i], images.names[i])
             except DatasetError as error:
                 if not skip_unreadable:
-                    raise DatasetError(
-                        f"{error}. (config.dataset.unreadable='skip' does without such files)"
-                    ) from error
+                    raise DatasetError(f"{error}{SKIP}") from error
                 self.skipped.append(str(error))
                 continue
             image = _as_bytes(image)
@@ -411,9 +430,9 @@ def open_crops(config: ConfigDict) -> Crops:
     if dataset.unreadable not in ("refuse", "skip"):
         raise DatasetError(f"config.dataset.unreadable={dataset.unreadable!r}: 'refuse' or 'skip'")
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
-    look = make_look(images, channels, dataset.invert, dataset.threshold)
-    canvas = (dataset.canvas, dataset.canvas)
-    return Crops(images, look, canvas, config.seed, dataset.unreadable == "skip")
+    skip = dataset.unreadable == "skip"
+    look = make_look(images, channels, dataset.invert, dataset.threshold, skip)
+    return Crops(images, look, (dataset.canvas, dataset.canvas), config.seed, skip)
 
 
 def settle(config: ConfigDict) -> None:
@@ -422,7 +441,8 @@ def settle(config: ConfigDict) -> None:
     dataset = config.dataset
     if dataset.threshold == "otsu":
         images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
-        look = make_look(images, config.model.channels, dataset.invert, "otsu")
+        skip = dataset.unreadable == "skip"
+        look = make_look(images, config.model.channels, dataset.invert, "otsu", skip)
         dataset.threshold = f"{look.threshold:.6f}"
 
 
@@ -430,7 +450,10 @@ def held_out(wanted: float, images: int) -> int:
     """A share of the images if it is below 1, else a number of them."""
     number = round(wanted * images) if wanted < 1 else int(wanted)
     if not 0 < number < images:
-        raise DatasetError(f"config.dataset.held_out={wanted:g} of {images} images leaves none")
+        raise DatasetError(
+            f"config.dataset.held_out={wanted:g} of {images} images leaves none, here or there; "
+            "set another number, and cut a single large image into several"
+        )
     return number
 
 
@@ -458,8 +481,25 @@ def parts(crops: Crops, most: int = LOOKED_AT) -> Parts:
     return Parts(np.array(sides, int), np.array(counts, int), float(np.mean(lit)))
 
 
+def check_light(lit: float, look: Look) -> None:
+    """Refuses images that are black, or mostly lit."""
+    threshold = "drawn" if look.threshold is None else f"{look.threshold:.3g}"
+    if lit == 0:
+        raise DatasetError(
+            f"every pixel is black (threshold {threshold}). Objects must be bright: invert dark "
+            "ones (config.dataset.invert=True, --invert), or set the threshold"
+        )
+    if lit > MOSTLY_LIT:
+        raise DatasetError(
+            f"{lit:.0%} of the pixels are lit (threshold {threshold}), but objects are bright on "
+            "black: invert dark ones (config.dataset.invert=True, --invert), or set the threshold"
+        )
+
+
 def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     """Refuses what cannot be learnt from, and says what looks wrong."""
+    found = parts(crops)
+    check_light(found.lit, crops.look)
     if min(crops.canvas) < sprite_size:
         raise DatasetError(
             f"a canvas of {crops.canvas[0]}x{crops.canvas[1]} is smaller than a sprite of "
@@ -471,19 +511,6 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
                 f"{name} has {height}x{width} pixels, and a sprite has {sprite_size}x{sprite_size};"
                 " leave such images out or set config.model.sprite_size"
             )
-    found = parts(crops)
-    threshold = "drawn" if crops.look.threshold is None else f"{crops.look.threshold:.3g}"
-    if found.lit == 0:
-        raise DatasetError(
-            f"every pixel is black (threshold {threshold}). Objects must be bright: set "
-            "config.dataset.invert=True for dark ones, or config.dataset.threshold"
-        )
-    if found.lit > MOSTLY_LIT:
-        raise DatasetError(
-            f"{found.lit:.0%} of the pixels are lit (threshold {threshold}), but objects are "
-            "bright on black: set config.dataset.invert=True for dark ones, or "
-            "config.dataset.threshold"
-        )
     said = [f"skipped: {reason}" for reason in crops.skipped]
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(

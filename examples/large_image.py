@@ -28,6 +28,8 @@ NEAR = 2.0  # pixels within which a location is right
 
 
 def make(folder: pathlib.Path) -> None:
+    if SIDE.value % PART or SIDE.value < PART:
+        raise app.UsageError(f"--side={SIDE.value} must be a multiple of {PART}")
     name = "multi_mnist/1k_unseen" if UNSEEN.value else "multi_mnist/1k"
     builder = datasets.make_builder(name, canvas=PART, max_count=EACH)
     parts = SIDE.value // PART
@@ -48,6 +50,8 @@ def make(folder: pathlib.Path) -> None:
 def main():
     if MAKE.value:
         make(pathlib.Path(MAKE.value))
+    if SCORE.value and not TRUTH.value:
+        raise app.UsageError("--score needs --truth")
     if SCORE.value:
         print(_shared.score(SCORE.value, TRUTH.value, NEAR))
     if not MAKE.value and not SCORE.value:

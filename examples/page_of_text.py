@@ -74,6 +74,8 @@ def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
 def main():
     if RENDER.value:
         render(pathlib.Path(RENDER.value))
+    if SCORE.value and not TRUTH.value:
+        raise app.UsageError("--score needs --truth")
     if SCORE.value:
         print(_shared.score(SCORE.value, TRUTH.value, NEAR))
         if CHECKPOINT.value:

@@ -104,6 +104,8 @@ def _invaders(field: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
 def main():
     if PLAY.value:
         play(pathlib.Path(PLAY.value))
+    if SCORE.value and not TRUTH.value:
+        raise app.UsageError("--score needs --truth")
     if SCORE.value:
         print(_shared.score(SCORE.value, TRUTH.value, NEAR, lambda t: t["width"] >= NARROWEST))
         if CHECKPOINT.value:

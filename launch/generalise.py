@@ -71,7 +71,7 @@ def main():
             results.append({"kind": kind, "canvas": canvas, "count": count, **scores})
             off = scores.get("centre_distance_95")
             print(
-                f"{kind} digits, {canvas}x{canvas}, {count} objects: "
+                f"{kind} objects, {canvas}x{canvas}, {count} of them: "
                 f"{scores['count_accuracy']:.1%} counted right"
                 + ("" if off is None else f", 95 % of the centres within {off:.2f} pixels"),
                 flush=True,

@@ -10,8 +10,9 @@ not explain, so that you see which images not to trust. The ending of --output p
 ones are taken apart in tiles. A run that is stopped goes on where it was.
 """
 
+import dataclasses
+import hashlib
 import math
-import os
 import time
 from collections.abc import Iterator
 
@@ -26,6 +27,7 @@ from datasets import DatasetError, images
 from lavae_jax import objects
 
 flags.declare_key_flag("checkpoint")
+flags.declare_key_flag("data_dir")
 IMAGES = flags.DEFINE_string(
     "images", None, "A folder, an image, an .npy or .npz file, or tfds:name/config."
 )
@@ -69,18 +71,21 @@ def main():
     model = model_flags.load()
     if not isinstance(model, lavae_jax.Model):
         raise app.UsageError("a baseline knows no objects; give --checkpoint a LAVAE")
-    source = images.open_images(IMAGES.value, MEMBER.value)
+    data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
+    source = images.open_images(IMAGES.value, MEMBER.value, data_dir)
     look = make_look(model)
-    about = {"model": model.fingerprint, "images": IMAGES.value, "member": MEMBER.value}
+    names = hashlib.sha256("\n".join(source.names).encode()).hexdigest()
+    about = {"model": model.fingerprint, "images": IMAGES.value, "names": names}
     about |= {"look": list(vars(look).values()), "max_objects": MAX_OBJECTS.value}
-    about |= {"num_samples": NUM_SAMPLES.value}
+    about |= {"num_samples": NUM_SAMPLES.value, "overlay": OVERLAY.value}
     unfinished = objects.Unfinished(output, about)
     before = len(unfinished.records)
     if before:
         print(f"going on after {before:,} of {len(source):,} images")
     started = time.monotonic()
     with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
-        for chunk in _chunks(source, range(before, len(source)), look):
+        least = model.settings.max_objects  # pixels
+        for chunk in _chunks(source, range(before, len(source)), look, least):
             unfinished.add(_infer(model, source, chunk, look, overlays))
             progress.update(len(chunk))
     records, written = unfinished.records, unfinished.finish()
@@ -89,13 +94,15 @@ def main():
     return 1 if all(record["error"] for record in records) else 0
 
 
-def _chunks(source, numbers, look) -> Iterator[dict[int, np.ndarray | DatasetError]]:
+def _chunks(source, numbers, look, least: int) -> Iterator[dict[int, np.ndarray | DatasetError]]:
     """Images, or what is wrong with them; as many at a time as memory has room for."""
     chunk, pixels = {}, 0
     for i in numbers:
         try:
             chunk[i] = look.grey(source[i], source.names[i])
             pixels += chunk[i].size
+            if chunk[i].size < least:
+                raise DatasetError(f"{source.names[i]} has only {chunk[i].size} pixels")
         except DatasetError as error:
             chunk[i] = error
         if len(chunk) == AT_ONCE or pixels > MANY_PIXELS:
@@ -121,17 +128,19 @@ def _infer(model, source, chunk, look, overlays) -> list[objects.Record]:
         batch = np.stack([lit[i] for i in places])
         scene = model.infer(batch, max_objects=MAX_OBJECTS.value or math.inf)
         covered = np.asarray(model.render(scene)) > objects.LIT
-        found = model.measure(scene, [_fill_up(grey[i], grey) for i in places])
         bounds = _bounds(model, batch, [grey[i] for i in places], np.asarray(scene.count))
         for k, i in enumerate(places):
-            missed = (batch[k] & ~covered[k]).sum() / max(batch[k].sum(), 1)
-            canvas = grey[i].shape[:2]
+            # On the image as it is: what was filled up is not part of it.
+            whole = dataclasses.replace(scene[k], canvas=grey[i].shape[:2])
+            (found,) = model.measure(whole, [grey[i]])
+            lit_pixels = int(batch[k].sum())
+            missed = (batch[k] & ~covered[k]).sum() / lit_pixels if lit_pixels else None
             name = source.names[i]
-            records[i] = objects.record(name, canvas, found[k], float(missed), bounds[k])
+            records[i] = objects.record(name, grey[i].shape[:2], found, missed, bounds[k])
             if overlays:
-                flat = name.replace(os.sep, "_")
-                file = (overlays / flat).with_suffix(".png")
-                objects.overlay(grey[i], found[k]).save(file)
+                file = overlays / f"{name}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                objects.overlay(grey[i], found).save(file)
     return [records[i] for i in chunk]
 
 
@@ -145,8 +154,9 @@ def _fill_up(image: np.ndarray, others: dict[int, np.ndarray]) -> np.ndarray:
 
 def _bounds(model, batch, grey, count) -> list[float | None]:
     """On log p(x), where an image has two values only and p(n) knows its number of objects."""
-    binary = [len(np.unique(image)) <= 2 for image in grey]
-    known = [k for k in range(len(batch)) if binary[k] and count[k] <= model.settings.max_objects]
+    most, shape = model.settings.max_objects, batch.shape[1:]
+    known = [k for k, image in enumerate(grey) if image.shape == shape and count[k] <= most]
+    known = [k for k in known if len(np.unique(grey[k])) <= 2]
     if not NUM_SAMPLES.value or not known or batch[0].size > lavae_jax.api.LARGE:
         return [None] * len(batch)
     log_p = model.bound(batch[known], NUM_SAMPLES.value).log_p
@@ -163,6 +173,12 @@ def _report(records: list[objects.Record], rate: float) -> None:
     if not good:
         return
     number = sum(record["count"] for record in good)
+    dark = [record["image"] for record in good if record["unexplained"] is None]
+    if dark:
+        print(f"{len(dark):,} images have no lit pixel, {dark[0]} for one: --invert, --threshold?")
+    good = [record for record in good if record["unexplained"] is not None]
+    if not good:
+        return
     missed = np.array([record["unexplained"] for record in good])
     print(
         f"{number:,} objects in {len(good):,} images ({rate:.1f} images/s); lit pixels that they "

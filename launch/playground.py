@@ -9,8 +9,8 @@ of it. The server listens on this machine only; --host=0.0.0.0 lets everyone who
 machine use it, without a password and without encryption.
 """
 
-import importlib.util
 import socket
+import sys
 import threading
 import time
 import webbrowser
@@ -18,6 +18,13 @@ import webbrowser
 import _program
 import numpy as np
 from absl import app, flags
+
+try:
+    import uvicorn
+
+    from lavae_jax.playground import engine, server
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed: pip install -e '.[playground]'")
 
 import datasets
 import lavae_jax
@@ -35,6 +42,7 @@ PORT = flags.DEFINE_integer("port", 8777, "The port; 0 for any that is free.", 0
 BROWSER = flags.DEFINE_bool("browser", True, "Open the page in the browser.")
 
 FIRST = "mnist1k"  # of the shipped models
+LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class PlaygroundError(Exception):
@@ -74,6 +82,7 @@ def listen() -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((HOST.value, PORT.value))
+        opened.listen(128)
     except OSError as error:
         raise PlaygroundError(
             f"--host={HOST.value} --port={PORT.value}: {error.strerror}; try --port=0"
@@ -82,24 +91,15 @@ def listen() -> socket.socket:
 
 
 def hosts(port: int) -> list[str]:
-    """What the header Host may say."""
-    names = ["127.0.0.1", "localhost", "[::1]"]
-    if HOST.value not in ("127.0.0.1", "localhost", "::1"):
-        names += [HOST.value, socket.gethostname(), socket.getfqdn()]
-        names += {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
-    return [f"{name}:{port}" for name in names] + (names if port == 80 else [])
+    """What the header Host may say. A name that is not ours could be somebody else's, who sends
+    visitors here; an address, where others may come at all, is nobody's but ours."""
+    names = {"127.0.0.1", "localhost", "[::1]"}
+    if HOST.value not in LOCAL:
+        names |= {HOST.value, socket.gethostname(), socket.getfqdn(), server.ANY_ADDRESS}
+    return [f"{name}:{port}" for name in names] + (sorted(names) if port == 80 else [])
 
 
 def main():
-    missing = [name for name in ("starlette", "uvicorn") if not importlib.util.find_spec(name)]
-    if missing:
-        raise PlaygroundError(
-            f"{' and '.join(missing)} not installed: pip install -e '.[playground]'"
-        )
-    import uvicorn
-
-    from lavae_jax.playground import engine, server
-
     started = time.monotonic()
     opened = listen()
     port = opened.getsockname()[1]
@@ -128,7 +128,7 @@ def main():
     address = "127.0.0.1" if HOST.value in ("0.0.0.0", "::") else HOST.value
     url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
     print(f"ready after {time.monotonic() - started:.1f} s: {url}  (Ctrl-C ends it)", flush=True)
-    if HOST.value not in ("127.0.0.1", "localhost", "::1"):
+    if HOST.value not in LOCAL:
         print("Everyone who can reach this machine can use it: there is no password.", flush=True)
     if BROWSER.value:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

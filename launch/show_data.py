@@ -61,43 +61,56 @@ def describe(example: dict) -> str:
 def show_images(output: pathlib.Path) -> None:
     """The user's own, and what to train with."""
     opened = images.open_images(PATH.value, MEMBER.value, data_flags.DATA_DIR.value)
-    look = images.make_look(opened, CHANNELS.value, INVERT.value, THRESHOLD.value)
+    look = images.make_look(opened, CHANNELS.value, INVERT.value, THRESHOLD.value, True)
     whole = images.Crops(opened, look, (LARGEST, LARGEST), skip_unreadable=True)
-    sides = np.array(whole.shapes)
-    found = images.parts(whole)
-    side = min(int(np.median(sides)), LARGEST)
-    proposed = images.propose(found, side)
-    crops = images.Crops(opened, look, (proposed.canvas,) * 2, skip_unreadable=True)
-    in_crops = images.parts(crops)
-    proposed = images.propose(found._replace(count=in_crops.count), side)
-    for reason in crops.skipped:
+    for reason in whole.skipped:
         print(f"not read: {reason}")
+    sides = np.array(whole.shapes)
+    whole.canvas = tuple(np.minimum(sides.max(0), LARGEST).tolist())
+    found = images.parts(whole)
+    images.check_light(found.lit, look)
+    side = min(int(np.median(sides)), LARGEST)
+    canvas = images.propose(found, side).canvas
+    crops = images.Crops(opened, look, (canvas, canvas), skip_unreadable=True)
+    proposed = images.propose(found._replace(count=images.parts(crops).count), side)
     images.check(crops, proposed.sprite_size, proposed.max_objects)
-    index = range(START.value, min(START.value + COUNT.value, len(crops)))
+    index = _shown(len(crops))
     panels = [figures.Panel(image) for image in crops.read(index)["image"]]
-    caption = f"{PATH.value}: canvases of {proposed.canvas} pixels as the model sees them."
+    caption = f"{PATH.value}: canvases of {canvas} pixels as the model sees them."
     grid = figures.panels(figures.in_rows(panels, 8), caption=caption, panel_inches=1.2)
     figures.save(grid, output)
     histogram = output.with_name(f"{output.stem}_sizes{output.suffix}")
     figures.save(figures.sizes(found.side, proposed.sprite_size), histogram)
     smallest, largest = ("x".join(map(str, side)) for side in (sides.min(0), sides.max(0)))
     threshold = "stochastic" if look.threshold is None else f"{look.threshold:.3f}"
+    settings = {
+        "dataset.path": PATH.value,
+        "dataset.canvas": canvas,
+        "model.sprite_size": proposed.sprite_size,
+        "model.max_objects": proposed.max_objects,
+        **({"dataset.invert": True} if INVERT.value else {}),
+        **({"dataset.threshold": THRESHOLD.value} if THRESHOLD.value != "otsu" else {}),
+        **({"dataset.member": MEMBER.value} if MEMBER.value else {}),
+        **({"dataset.data_dir": data_flags.DATA_DIR.value} if data_flags.DATA_DIR.value else {}),
+        **({"dataset.unreadable": "skip"} if whole.skipped else {}),
+        **({"model.channels": CHANNELS.value} if CHANNELS.value != 1 else {}),
+    }
+    command = ["python", "launch/train.py", "--config=configs/images.py:cpu"]
+    command += [f"--config.{name}={value}" for name, value in settings.items()]
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
-        f"{in_crops.lit:.1%} of the pixels lit; {len(found.side):,} connected parts in "
-        f"{len(found.count)} of them, of "
-        f"{np.median(found.side):.0f} pixels (median), the largest {found.side.max()}\n"
-        f"written to {output} and {histogram}\nto train:\n"
-        f"  python launch/train.py --config=configs/images.py:cpu "
-        f"--config.dataset.path={shlex.quote(PATH.value)}"
-        + f" --config.model.sprite_size={proposed.sprite_size}"
-        + f" --config.dataset.canvas={proposed.canvas}"
-        + f" --config.model.max_objects={proposed.max_objects}"
-        + (" --config.dataset.invert=True" if INVERT.value else "")
-        + (f" --config.dataset.threshold={THRESHOLD.value}" if THRESHOLD.value != "otsu" else "")
-        + (f" --config.dataset.member={MEMBER.value}" if MEMBER.value else "")
-        + (f" --config.model.channels={CHANNELS.value}" if CHANNELS.value != 1 else "")
+        f"{found.lit:.1%} of the pixels lit; {len(found.side):,} connected parts in "
+        f"{len(found.count)} of them, of {np.median(found.side):.0f} pixels (median), the largest "
+        f"{found.side.max()}\nwritten to {output} and {histogram}\n"
+        f"to train:\n  {shlex.join(command)}"
     )
+
+
+def _shown(length: int) -> range:
+    index = range(START.value, min(START.value + COUNT.value, length))
+    if not index:
+        raise app.UsageError(f"--start={START.value}: there are {length:,} scenes")
+    return index
 
 
 def main():
@@ -108,9 +121,7 @@ def main():
     _program.check_splits(builder, [SPLIT.value])
     datasets.prepare(builder)
     source = input_pipeline.open_split(builder, SPLIT.value, tuple(builder.info.features))
-    index = range(START.value, min(START.value + COUNT.value, len(source)))
-    if not index:
-        raise app.UsageError(f"--start={START.value}: the split has {len(source):,} scenes")
+    index = _shown(len(source))
     batch = source.read(index)
     examples = [{k: v[i] for k, v in batch.items()} for i in range(len(index))]
     figure = gallery.scenes(

@@ -288,6 +288,8 @@ class Model(_Trained):
     def location_probabilities(self, images) -> jax.Array:
         """[B, H, W]: the probability, by h_loc, that an object is located at a pixel."""
         x = self._as_images(images)
+        if _is_large(x.shape[1:3]) and not _is_traced((x, self.variables)):
+            return jax.nn.sigmoid(np.stack([self._logits_of_large(image) for image in x]))
         logits = self._run(_object_logits, x, batch_size=self._images_at_once(x.shape[1:3]))
         return jax.nn.sigmoid(logits)
 
@@ -319,8 +321,11 @@ class Model(_Trained):
         """
         sprites = np.asarray(self.sprites(scene))
         pictures = [None] * len(scene) if images is None else images
-        if len(pictures) != len(scene):
-            raise ValueError(f"{len(pictures)} images for {len(scene)} scenes; give one for each")
+        if len(scene) == 1 and np.shape(pictures)[:2] == scene.canvas:
+            pictures = [pictures]  # one image is a batch of one
+        shapes = {np.shape(picture)[:2] for picture in pictures if picture is not None}
+        if len(pictures) != len(scene) or shapes - {tuple(scene.canvas)}:
+            raise ValueError(f"measure wants {len(scene)} images of {scene.canvas} pixels")
         return [
             objects.measure(scene[i], sprites[i], picture) for i, picture in enumerate(pictures)
         ]
@@ -395,6 +400,7 @@ class Model(_Trained):
         slots = self.settings.max_objects if max_objects is None else max_objects
         if slots != math.inf and operator.index(slots) < 1:
             raise ValueError(f"max_objects={slots} must be at least 1")
+        slots = slots if slots == math.inf else min(slots, math.prod(x.shape[1:3]))
         if _is_large(x.shape[1:3]) and not traced:
             return self._infer_large(x, slots)
         if slots == math.inf:
@@ -422,14 +428,17 @@ class Model(_Trained):
         count = np.minimum(num_peaks, slots)
         return Scene.from_pixels(count, pixel, appearance, canvas, score), num_peaks
 
-    def _peaks_of_large(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The peaks of h_loc in an image [H, W, C], [n, 2], and their log odds [n]."""
-        settings = self.settings
+    def _logits_of_large(self, image: np.ndarray) -> np.ndarray:
+        """The log odds [H, W] of objects in an image [H, W, C]."""
 
         def compute(tile):
             return self._run(_object_logits, tile)
 
-        logits = tiles.logits(image, settings.location, compute)
+        return tiles.logits(image, self.settings.location, compute)
+
+    def _peaks_of_large(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The peaks of h_loc in an image [H, W, C], [n, 2], and their log odds [n]."""
+        settings, logits = self.settings, self._logits_of_large(image)
         least = math.log(settings.counted_from / (1 - settings.counted_from))
         found = tiles.peaks(logits, least, settings.peak_radius)
         return found, logits[tuple(found.T)]

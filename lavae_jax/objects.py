@@ -33,7 +33,7 @@ class Measured(NamedTuple):
 def measure(scene: Scene, sprites: np.ndarray, picture: np.ndarray | None) -> list[Measured]:
     """The objects of one scene with sprites [M, h, w, C], on a picture [H, W] or [H, W, C]."""
     number = int(scene.count[0])
-    location = np.asarray(scene.location[0, :number])
+    location = np.clip(scene.location[0, :number], 0, np.array(scene.canvas) - 1)
     scores = np.ones(number) if scene.score is None else np.asarray(scene.score[0, :number])
     picture = None if picture is None else np.asarray(picture, np.float32)
     brightest = sprites[:number].max(-1)
@@ -75,20 +75,20 @@ def record(
     name: str,
     canvas: tuple[int, int],
     found: list[Measured],
-    unexplained: float,
+    unexplained: float | None,
     log_p: float | None,
 ) -> Record:
     """All that is to be said of an image.
 
-    unexplained: the share of its lit pixels that no sprite covers. log_p: the bound on log p(x)
-    in nats, where the image is binary.
+    unexplained: the share of its lit pixels that no sprite covers; None if no pixel is lit.
+    log_p: the bound on log p(x) in nats, where the image is binary.
     """
     return {
         "image": name,
         "height": canvas[0],
         "width": canvas[1],
         "count": len(found),
-        "unexplained": unexplained,
+        "unexplained": None if unexplained is None else float(unexplained),
         "log_p": log_p,
         "error": None,
         "objects": [thing._asdict() for thing in found],

@@ -83,6 +83,7 @@ def compose(sprites: np.ndarray, location: np.ndarray, canvas: tuple[int, int]) 
     """λ [H, W, C]: the sum of sprites [n, h, w, C], each on its location [n, 2]."""
     height, width, channels = sprites.shape[1:]
     whole = np.zeros((canvas[0] + 2 * height, canvas[1] + 2 * width, channels), np.float32)
+    location = np.clip(location, 0, np.array(canvas) - 1)
     corner = location + np.array([height, width]) - np.array([height // 2, width // 2])
     for sprite, (row, column) in zip(sprites, corner, strict=True):
         whole[row : row + height, column : column + width] += sprite

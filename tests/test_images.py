@@ -58,6 +58,7 @@ def test_a_folder_is_read_in_the_order_of_names_with_its_folders_and_counts(tmp_
         Image.fromarray(np.full((5, 5), 50 * k, np.uint8)).save(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "found_images.csv").write_text("image,count,unexplained\na.jpg,9,0.5\n")
     (tmp_path / "truth.csv").write_text("file,count\na.jpg,3\nb/a.png,1\nc.PNG,0\n")
     opened = images.open_images(str(tmp_path))
     assert list(opened.names) == ["a.jpg", "b/a.png", "c.PNG"]
@@ -145,6 +146,13 @@ def test_thresholds():
         images.make_look(array(np.full((2, 5, 5), 0.5)), 1, False, "otsu")
 
 
+def test_a_threshold_is_found_among_few_dark_levels():
+    """8-bit values in 16-bit files are within a 256th of black."""
+    levels = np.array([[[10, 12, 11], [200, 210, 10]]], np.uint16)
+    threshold = images.make_look(array(levels), 1, False, "otsu").threshold
+    assert 12 < threshold * 65_535 < 200
+
+
 def test_dark_on_bright_is_inverted_and_colours_become_grey():
     look = images.Look(1, True, 0.5)
     dark = np.ones((4, 4, 3), np.float32)
@@ -224,6 +232,9 @@ def test_unreadable_files_can_be_skipped(tmp_path):
     source = images.Crops(opened, look, (6, 9), skip_unreadable=True)
     assert source.names == ["1.png", "3.png"]
     assert len(source.skipped) == 1
+    with pytest.raises(DatasetError, match=r"2.png cannot be read.*unreadable='skip'"):
+        images.make_look(opened, 1, False, "otsu")
+    assert 0 < images.make_look(opened, 1, False, "otsu", skip_unreadable=True).threshold < 1
 
 
 def test_sizes_are_proposed_from_connected_parts():
@@ -318,7 +329,7 @@ def test_objects_are_written_in_three_formats(folder, launch, tmp_path, data_dir
     assert [record["image"] for record in records] == [f"{k:02}.png" for k in range(12)]
     one = records[4]
     assert (one["count"], one["unexplained"]) == (2, 0.0)
-    assert one["log_p"] < 0
+    assert one["log_p"] is None  # with others of another size, it is not computed
     single, pair = sorted(one["objects"], key=lambda thing: thing["column"])
     assert (single["top"], single["left"], single["height"], single["width"]) == (7, 5, 1, 1)
     assert (pair["row"], pair["column"]) == pytest.approx((8.0, 15.5), abs=1e-3)
@@ -334,11 +345,16 @@ def test_objects_are_written_in_three_formats(folder, launch, tmp_path, data_dir
     assert rows[0]["image"] == "00.png"
     summary = read_rows(tmp_path / "objects_images.csv")
     assert [row["count"] for row in summary] == ["1"] * 5 + [""] + ["1"] * 6
-    third = launch("infer.py", *flags, f"--output={output['json']}")
+    alone = [flag for flag in flags if not flag.startswith(("--images", "--overlay"))]
+    alone += [f"--images={folder / '04.png'}", f"--output={output['json']}"]
+    third = launch("infer.py", *alone)
+    assert third.returncode == 0, third.stderr
     coco = json.loads(output["json"].read_text())
-    assert third.returncode == 0
-    assert len(coco["images"]) == 12
-    assert len(coco["annotations"]) == 22
+    (image,) = coco["images"]
+    assert (image["file_name"], image["count"]) == ("04.png", 2)
+    assert image["log_p"] < 0
+    boxes = sorted(annotation["bbox"] for annotation in coco["annotations"])
+    assert boxes == [[5, 7, 1, 1], [15, 8, 2, 1]]
 
 
 def test_what_was_found_before_an_interruption_is_kept_for_the_same_flags(tmp_path):

@@ -204,6 +204,19 @@ def test_strangers_and_long_requests_are_refused(client):
     assert client.post("/infer", content=pieces(), headers=headers).status_code == 413
 
 
+def test_where_others_may_come_any_address_will_do_but_no_other_name(made):
+    app = server.make_app(made, ["localhost:80", f"{server.ANY_ADDRESS}:80"], lambda: [NAME])
+    with TestClient(app) as client:
+        for host, status in (
+            ("localhost:80", 200),
+            ("192.168.1.7:80", 200),
+            ("[fd00::5]:80", 200),
+            ("192.168.1.7:81", 403),
+            ("evil.example:80", 403),
+        ):
+            assert client.get("/", headers={"host": host}).status_code == status, host
+
+
 @pytest.mark.parametrize(
     "path", ["/static/../engine.py", "/static/%2e%2e/engine.py", "/etc/passwd", "/static/", "/x"]
 )

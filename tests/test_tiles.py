@@ -72,6 +72,18 @@ def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monk
     np.testing.assert_allclose(model.render(tiled), rendered, atol=1e-4)
 
 
+def test_objects_beyond_the_border_are_drawn_and_measured_on_the_nearest_pixel(model, crowd):
+    scene = model.infer(crowd, max_objects=24)
+    moved = scene.move(0, (-20, 300))
+    drawn = [np.asarray(model.sprites(moved))[0], np.asarray(moved.location)[0]]
+    whole = tiles.compose(*drawn, moved.canvas)
+    np.testing.assert_allclose(whole > 0.5, np.asarray(model.render(moved))[0] > 0.5)
+    outside = model.measure(moved)[0][0]
+    assert (outside.top, outside.left + outside.width) == (0, 180)
+    with pytest.raises(ValueError, match="measure wants 2 images"):
+        model.measure(moved, crowd[:, :90])
+
+
 def test_as_many_objects_are_found_as_there_is_room_for(model, crowd):
     with pytest.warns(UserWarning, match=r"24 objects are found .* max_objects=24\), or math.inf"):
         assert model.infer(crowd).count.tolist() == [10, 10]

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 TOGETHER = 7  # requests that are computed at once
 SIZE = TOGETHER + 1  # what is computed is filled up to it, so that one size is compiled
-MOST_OBJECTS = 16  # that are looked for
+FEWEST_SLOTS = 16  # objects that are looked for, or as many as p(n) has
 USUAL_CANVAS = 64  # pixels
 LARGEST = 10_000  # number in a location or an appearance
 SAMPLES = 20  # of the bound
@@ -114,6 +114,10 @@ class Engine:
         if not isinstance(name, str) or name not in self.models:
             raise Refused(f"There is no such model; there are {', '.join(self.models)}.")
         return self.models[name]
+
+    @staticmethod
+    def _slots(model: Model) -> int:
+        return max(FEWEST_SLOTS, model.settings.max_objects)
 
     def canvas(self, name: str) -> tuple[int, int]:
         """That of training: other sizes would have to be compiled."""
@@ -253,15 +257,15 @@ class Engine:
         """Scenes as images: {model, scene: {objects: [{location, appearance}]}} -> pixel means."""
         name = requests[0].get("model")
         model = self.model(name)
-        latents = model.settings.latent_size
+        latents, slots = model.settings.latent_size, self._slots(model)
         count = np.zeros(SIZE, np.int32)
-        location = np.full((SIZE, MOST_OBJECTS, 2), -1, np.int32)
-        appearance = np.zeros((SIZE, MOST_OBJECTS, latents), np.float32)
+        location = np.full((SIZE, slots, 2), -1, np.int32)
+        appearance = np.zeros((SIZE, slots, latents), np.float32)
         for b, request in enumerate(requests):
             scene = request.get("scene")
             objects = scene.get("objects") if isinstance(scene, dict) else None
-            if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
-                raise Refused(f"A scene is a list of up to {MOST_OBJECTS} objects.")
+            if not isinstance(objects, list) or len(objects) > slots:
+                raise Refused(f"A scene is a list of up to {slots} objects.")
             count[b] = len(objects)
             for k, thing in enumerate(objects):
                 if not isinstance(thing, dict):
@@ -312,9 +316,10 @@ class Engine:
 
     def _decoded(self, model, vectors) -> list[Json]:
         """In the shape of a scene that was inferred, so that nothing else is compiled."""
-        appearance = np.zeros((SIZE, MOST_OBJECTS, model.settings.latent_size), np.float32)
+        slots = self._slots(model)
+        appearance = np.zeros((SIZE, slots, model.settings.latent_size), np.float32)
         appearance[: len(vectors), 0] = vectors
-        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, MOST_OBJECTS, 2), np.int32)
+        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, slots, 2), np.int32)
         sprites = np.asarray(model.sprites(Scene(ones, places, appearance, (1, 1))))[:, 0]
         return [self._appearance(z, s) for z, s in zip(vectors, sprites, strict=False)]
 
@@ -327,8 +332,7 @@ class Engine:
         is the one that is compiled, whatever visitors ask for."""
         return [*images, *[self._crowded(name)] * (SIZE - len(images))]
 
-    @staticmethod
-    def _infer(model, images) -> Scene:
+    def _infer(self, model, images) -> Scene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is not explained, the page shows
-            return model.infer(images, max_objects=MOST_OBJECTS)
+            return model.infer(images, max_objects=self._slots(model))

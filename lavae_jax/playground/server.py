@@ -6,6 +6,7 @@ hosts that the server was started for are answered, and only pages of its own ma
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import pathlib
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lavae_jax.playground.engine import TOGETHER, Engine, Json, Refused
 
 STATIC = pathlib.Path(__file__).with_name("static")
+ANY_ADDRESS = "*"  # among hosts, for one that is given by numbers
 LARGEST_BODY = 256 * 1024  # bytes
 WAITING = 512  # requests at most
 HEADERS = {
@@ -213,10 +215,19 @@ class _Guard:
 
         await self._app(scope, receive_little, send_with_headers)
 
+    def _is_address(self, host: str) -> bool:
+        """Whether it is an address with the right port, where any will do."""
+        name, _, port = host.rpartition(":")
+        try:
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return False
+        return f"{ANY_ADDRESS}:{port}" in self.hosts
+
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
-        if host not in self.hosts:
-            return 403, "This server does not answer for that host."
+        if host not in self.hosts and not self._is_address(host):
+            return 403, f"This server does not answer for {host}; see its --host."
         if origin and origin.partition("://")[2] != host:
             return 403, "Only the playground's own page may ask."
         length = headers.get("content-length", "0")

@@ -74,8 +74,9 @@ async function show(newImage) {
 }
 
 async function newScene(kind) {
-  const count = Number($("count").value);
-  const answer = await ask("scene", { model: about.name, kind, count, seed: seed() });
+  const count = Number($("count").value), { name } = about;
+  const answer = await ask("scene", { model: name, kind, count, seed: seed() });
+  if (about.name !== name) throw new Stale();
   await show(unpack(answer.image));
 }
 
@@ -169,12 +170,14 @@ async function setAppearance(appearance, settled) {
 }
 
 async function replaceLook(kind) {
-  const { row, column } = objects[selected];
-  const more = kind === "like" ? { image: pack(lit(about, objects)), location: [row, column] } : {};
+  const object = objects[selected], place = [object.row, object.column];
+  const more = kind === "like" ? { image: pack(lit(about, objects)), location: place } : {};
   const answer = await ask("appearance", { model: about.name, kind, seed: seed(), ...more });
-  await edit(() => Object.assign(objects[selected],
-    { appearance: answer.appearance, sprite: fromBase64(answer.sprite) }));
-  drawLook();
+  if (!objects.includes(object)) throw new Stale();
+  await edit(() => {
+    Object.assign(object, { appearance: answer.appearance, sprite: fromBase64(answer.sprite) });
+    drawLook();
+  });
 }
 
 // --- drawing -------------------------------------------------------------------------
@@ -470,6 +473,10 @@ function savePicture() {
 }
 
 async function restore({ model, objects: kept }) {
+  while (coming.includes(model)) {
+    say(`${model} is still warming up …`);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
   if (!abouts[model]) throw new Error(`The scene was made with ${model}, which is not here.`);
   choose(model);
   if (kept.some(({ appearance }) => appearance.length !== about.latent_size)) {
@@ -547,17 +554,24 @@ function choose(name) {
   $("fresh").disabled = !about.fresh;
   makeSliders();
   $("colours").hidden = about.channels === 1;
+  asked++; // what is still to come is of another model
+  past = [];
+  future = [];
+  first = again = image = null;
   objects = [];
   select(-1);
 }
 
+let coming = []; // models that are warming up
+
 async function refreshModels() {
-  const { models: known, coming } = await models();
+  const { models: known, coming: later } = await models();
+  coming = later;
   abouts = Object.fromEntries(known.map((model) => [model.name, model]));
   const options = known.map(({ name }) => new Option(name, name));
-  const later = coming.map((name) => new Option(`${name} (warming up)`, name));
-  later.forEach((option) => { option.disabled = true; });
-  $("model").replaceChildren(...options, ...later);
+  const disabled = coming.map((name) => new Option(`${name} (warming up)`, name));
+  disabled.forEach((option) => { option.disabled = true; });
+  $("model").replaceChildren(...options, ...disabled);
   if (about) $("model").value = about.name;
   if (coming.length) setTimeout(() => attempt(refreshModels), 2000);
   return known;
@@ -583,12 +597,8 @@ COLOURS.forEach((name, k) => {
 
 attempt(async () => {
   const known = await refreshModels();
-  const kept = scenes.fromLink(location.hash);
-  if (kept && abouts[kept.model]) {
-    await restore(kept);
-    return;
-  }
   choose(known[0].name);
   await newScene(about.fresh ? "fresh" : "prior");
-  if (kept) complain(new Error(`The link's scene was made with ${kept.model}, which is not here.`));
+  const kept = scenes.fromLink(location.hash);
+  if (kept) await restore(kept);
 });
