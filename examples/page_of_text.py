@@ -2,9 +2,10 @@
 
     python examples/page_of_text.py --render=pages/
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=pages/train \\
-        --config.dataset.invert=True --config.model.sprite_size=15 \\
-        --config.model.max_objects=40 --workdir=runs/page
-    python launch/infer.py --checkpoint=runs/page --images=pages/test --output=letters.jsonl
+        --config.dataset.invert=True --config.model.sprite_size=13 \\
+        --config.model.max_objects=30 --workdir=runs/page
+    python launch/infer.py --checkpoint=runs/page --images=pages/test --output=letters.jsonl \\
+        --min_score=0.05
     python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json \\
         --checkpoint=runs/page --picture=type_case.png
 

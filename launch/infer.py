@@ -37,6 +37,9 @@ OVERLAY = flags.DEFINE_string("overlay", None, "A folder for the images with num
 MAX_OBJECTS = flags.DEFINE_integer(
     "max_objects", None, "The most to be found in an image [as many as there are].", lower_bound=1
 )
+MIN_SCORE = flags.DEFINE_float(
+    "min_score", 0.0, "Leave out objects that are less probable.", 0.0, 1.0
+)
 INVERT = flags.DEFINE_bool("invert", None, "Objects are dark on bright [as in training].")
 THRESHOLD = flags.DEFINE_float(
     "threshold", None, "Pixels above it are lit, from 0 to 1 [as in training].", 0.0, 1.0
@@ -78,6 +81,7 @@ def main():
     about = {"model": model.fingerprint, "images": IMAGES.value, "names": names}
     about |= {"look": list(vars(look).values()), "max_objects": MAX_OBJECTS.value}
     about |= {"num_samples": NUM_SAMPLES.value, "overlay": OVERLAY.value}
+    about |= {"min_score": MIN_SCORE.value}
     unfinished = objects.Unfinished(output, about)
     before = len(unfinished.records)
     if before:
@@ -133,6 +137,7 @@ def _infer(model, source, chunk, look, overlays) -> list[objects.Record]:
             # On the image as it is: what was filled up is not part of it.
             whole = dataclasses.replace(scene[k], canvas=grey[i].shape[:2])
             (found,) = model.measure(whole, [grey[i]])
+            found = [thing for thing in found if thing.score >= MIN_SCORE.value]
             lit_pixels = int(batch[k].sum())
             missed = (batch[k] & ~covered[k]).sum() / lit_pixels if lit_pixels else None
             name = source.names[i]

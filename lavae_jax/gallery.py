@@ -266,7 +266,7 @@ def kinds(model: Model, scene: Scene, number: int, columns: int = 8) -> Figure:
     """The objects of scenes, grouped by what they look like: of each group the sprite that is
     nearest to its middle, and how many there are. The largest groups come first."""
     appearance = np.asarray(scene.appearance)[np.asarray(scene.present)]
-    number = min(number, len(appearance))
+    number = min(number, len(np.unique(appearance.round(3), axis=0)))
     groups = sklearn.cluster.KMeans(number, n_init=4, random_state=0).fit(appearance)
     sizes = np.bincount(groups.labels_, minlength=number)
     middle = groups.transform(appearance).argmin(0)

@@ -242,8 +242,8 @@ def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
 
 
 def test_other_stems_of_the_baseline_are_refused():
-    with pytest.raises(ValueError, match="space_to_depth=2 must be 1 or 8"):
-        baseline(space_to_depth=2)
+    with pytest.raises(ValueError, match="space_to_depth=4 must be 1 or 2 or 8"):
+        baseline(space_to_depth=4)
 
 
 def test_auxiliary_latents_are_11_by_11_by_8():
