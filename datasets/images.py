@@ -6,6 +6,7 @@ step. An object that the border of a crop cuts is learnt as what is seen of it, 
 that; in whole images only those on the image's own border are cut.
 """
 
+import copy
 import csv
 import dataclasses
 import functools
@@ -375,8 +376,18 @@ class Crops:
             self._kept.append(image if room > 0 else None)
         if not self._number:
             raise DatasetError(f"no image can be read; the first: {self.skipped[0]}")
-        # Whether no image is larger than the canvas.
-        self.whole = bool((np.array(self.shapes) <= self.canvas).all())
+        self._tallest, self._widest = np.max(self.shapes, axis=0).tolist()
+
+    def with_canvas(self, canvas: tuple[int, int]) -> "Crops":
+        """Of another size, out of the same images, which are not read again."""
+        other = copy.copy(self)
+        other.canvas = canvas
+        return other
+
+    @property
+    def whole(self) -> bool:
+        """Whether no image is larger than the canvas."""
+        return self._tallest <= self.canvas[0] and self._widest <= self.canvas[1]
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -433,6 +444,14 @@ def open_crops(config: ConfigDict) -> Crops:
     skip = dataset.unreadable == "skip"
     look = make_look(images, channels, dataset.invert, dataset.threshold, skip)
     return Crops(images, look, (dataset.canvas, dataset.canvas), config.seed, skip)
+
+
+def trained_look(config: ConfigDict) -> Look:
+    """How a trained model saw images; pixels that were lit by chance are lit from one half on."""
+    dataset = config.dataset
+    threshold = dataset.get("threshold", "0.5")
+    threshold = 0.5 if threshold == "stochastic" else float(threshold)
+    return Look(config.model.channels, dataset.get("invert", False), threshold)
 
 
 def settle(config: ConfigDict) -> None:

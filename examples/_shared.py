@@ -6,29 +6,51 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
-from absl import app, logging
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
+from absl import app, flags, logging
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import lavae_jax
 from datasets import images
-from lavae_jax import figures, gallery
+from lavae_jax import evaluation, figures, gallery
+
+SHOWN = 100  # images that kinds of objects are found in
+
+MAKE = flags.DEFINE_string("make", None, "Make the images, and write them to this folder.")
+SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
+TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the images that it was written of.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its sprites.")
+PICTURE = flags.DEFINE_string("picture", "kinds.png", "The picture to write.")
 
 
-def run(main: Callable[[], None]) -> None:
-    def quiet(_):
+def run(
+    make: Callable[[pathlib.Path], None],
+    near: float,
+    is_wanted: Callable[[dict], bool] = lambda thing: True,
+    kinds: int = 16,
+) -> None:
+    """Makes images, or scores what was found in them within so many pixels, as the flags say."""
+
+    def main(_):
         logging.set_verbosity(logging.WARNING)
-        main()
+        if not MAKE.value and not SCORE.value:
+            raise app.UsageError("give --make or --score")
+        if SCORE.value and not TRUTH.value:
+            raise app.UsageError("--score needs --truth")
+        if MAKE.value:
+            make(pathlib.Path(MAKE.value))
+        if SCORE.value:
+            print(score(SCORE.value, TRUTH.value, near, is_wanted))
+            if CHECKPOINT.value:
+                draw_kinds(CHECKPOINT.value, str(pathlib.Path(TRUTH.value).parent), kinds)
 
-    app.run(quiet)
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
+    app.run(main)
 
 
-def score(
-    found: str, truth: str, near: float, is_wanted: Callable[[dict], bool] = lambda thing: True
-) -> str:
+def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]) -> str:
     """What launch/infer.py wrote as .jsonl, against the true centres in each image."""
     centres = json.loads(pathlib.Path(truth).read_text())
     matched = there = claimed = right = 0
@@ -37,8 +59,8 @@ def score(
         true = np.array(centres[record["image"]]).reshape(-1, 2)
         wanted = filter(is_wanted, record["objects"])
         seen = np.array([[thing["row"], thing["column"]] for thing in wanted]).reshape(-1, 2)
-        distance = cdist(true, seen)
-        matched += int((distance[linear_sum_assignment(distance)] <= near).sum())
+        i, j = evaluation.match(seen, true)
+        matched += int((np.linalg.norm(seen[i] - true[j], axis=-1) <= near).sum())
         there, claimed = there + len(true), claimed + len(seen)
         right += len(true) == len(seen)
     return (
@@ -48,13 +70,11 @@ def score(
     )
 
 
-def draw_kinds(checkpoint: str, folder: str, picture: str, number: int, most_images: int) -> None:
-    """The sprites that a model finds in a folder's images, one for each kind."""
+def draw_kinds(checkpoint: str, folder: str, kinds: int) -> None:
+    """The sprites that a model finds in a folder's first images, one for each kind."""
     model = lavae_jax.load(checkpoint)
-    dataset = model.config.dataset
-    look = images.Look(model.settings.channels, dataset.invert, float(dataset.threshold))
-    opened = images.open_images(folder)
-    shown = [look.grey(opened[i], opened.names[i]) for i in range(len(opened))[:most_images]]
+    look, opened = images.trained_look(model.config), images.open_images(folder)
+    shown = [look.grey(opened[i], opened.names[i]) for i in range(len(opened))[:SHOWN]]
     scene = model.infer(np.stack(shown) > look.threshold, max_objects=512)
-    figures.save(gallery.kinds(model, scene, number, columns=16), picture)
-    print(f"written to {picture}")
+    figures.save(gallery.kinds(model, scene, kinds, columns=16), PICTURE.value)
+    print(f"written to {PICTURE.value}")

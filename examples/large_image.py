@@ -17,11 +17,8 @@ from PIL import Image
 
 import datasets
 
-MAKE = flags.DEFINE_string("make", None, "Make the image, and write it to this folder.")
 SIDE = flags.DEFINE_integer("side", 2048, "Of the image, in pixels; a multiple of 512.")
 UNSEEN = flags.DEFINE_bool("unseen", False, "Digits that no model has seen.")
-SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
-TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the image.")
 
 PART, EACH = 512, 32  # the image is made of scenes of so many pixels, with so many digits each
 NEAR = 2.0  # pixels within which a location is right
@@ -47,16 +44,5 @@ def make(folder: pathlib.Path) -> None:
     print(f"{folder / 'digits.png'}: {image.shape[0]}x{image.shape[1]}, {len(centres)} digits")
 
 
-def main():
-    if MAKE.value:
-        make(pathlib.Path(MAKE.value))
-    if SCORE.value and not TRUTH.value:
-        raise app.UsageError("--score needs --truth")
-    if SCORE.value:
-        print(_shared.score(SCORE.value, TRUTH.value, NEAR))
-    if not MAKE.value and not SCORE.value:
-        raise app.UsageError("give --make or --score")
-
-
 if __name__ == "__main__":
-    _shared.run(main)
+    _shared.run(make, NEAR)

@@ -1,6 +1,6 @@
 """The letters of a page, found, counted and sorted without labels.
 
-    python examples/page_of_text.py --render=pages/
+    python examples/page_of_text.py --make=pages/
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=pages/train \\
         --config.dataset.invert=True --config.model.sprite_size=13 \\
         --config.model.max_objects=30 --workdir=runs/page
@@ -20,15 +20,10 @@ import random
 
 import _shared
 import numpy as np
-from absl import app, flags
+from absl import flags
 from PIL import Image, ImageDraw, ImageFont
 
-RENDER = flags.DEFINE_string("render", None, "Render pages, and write them to this folder.")
 PAGES = flags.DEFINE_list("pages", ["100", "10"], "Numbers of pages of `train` and `test`.")
-SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
-TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the pages that it was written of.")
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its letters.")
-PICTURE = flags.DEFINE_string("picture", "type_case.png", "The picture to write.")
 
 SIDE = 384  # pixels of a page
 PITCH = (20, 14)  # from line to line, and from letter to letter
@@ -72,19 +67,5 @@ def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
     return page, letters
 
 
-def main():
-    if RENDER.value:
-        render(pathlib.Path(RENDER.value))
-    if SCORE.value and not TRUTH.value:
-        raise app.UsageError("--score needs --truth")
-    if SCORE.value:
-        print(_shared.score(SCORE.value, TRUTH.value, NEAR))
-        if CHECKPOINT.value:
-            folder = str(pathlib.Path(TRUTH.value).parent)
-            _shared.draw_kinds(CHECKPOINT.value, folder, PICTURE.value, 64, 10)
-    if not RENDER.value and not SCORE.value:
-        raise app.UsageError("give --render or --score")
-
-
 if __name__ == "__main__":
-    _shared.run(main)
+    _shared.run(render, NEAR, kinds=64)

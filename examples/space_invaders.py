@@ -1,7 +1,7 @@
 """Invaders found without labels: frames of the game, and what a model finds in them, scored.
 
     pip install ale-py
-    python examples/space_invaders.py --play=frames/
+    python examples/space_invaders.py --make=frames/
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=frames/train \\
         --config.model.sprite_size=13 --config.model.max_objects=30 --workdir=runs/invaders
     python launch/infer.py --checkpoint=runs/invaders --images=frames/test --output=invaders.jsonl
@@ -20,15 +20,10 @@ import random
 
 import _shared
 import numpy as np
-from absl import app, flags
+from absl import flags
 from PIL import Image
 
-PLAY = flags.DEFINE_string("play", None, "Play, and write frames to this folder.")
 FRAMES = flags.DEFINE_list("frames", ["3000", "500"], "Numbers of frames of `train` and `test`.")
-SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
-TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the frames that it was written of.")
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its sprites.")
-PICTURE = flags.DEFINE_string("picture", "invaders.png", "The picture to write.")
 
 TOP, BOTTOM = 28, 156  # rows of the screen between the score and the shields
 EVERY = 7  # frames of the game; an odd number, since some things are drawn in every other one
@@ -101,19 +96,5 @@ def _invaders(field: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
     return np.array(centres).reshape(-1, 2)
 
 
-def main():
-    if PLAY.value:
-        play(pathlib.Path(PLAY.value))
-    if SCORE.value and not TRUTH.value:
-        raise app.UsageError("--score needs --truth")
-    if SCORE.value:
-        print(_shared.score(SCORE.value, TRUTH.value, NEAR, lambda t: t["width"] >= NARROWEST))
-        if CHECKPOINT.value:
-            folder = str(pathlib.Path(TRUTH.value).parent)
-            _shared.draw_kinds(CHECKPOINT.value, folder, PICTURE.value, 16, 100)
-    if not PLAY.value and not SCORE.value:
-        raise app.UsageError("give --play or --score")
-
-
 if __name__ == "__main__":
-    _shared.run(main)
+    _shared.run(play, NEAR, lambda thing: thing["width"] >= NARROWEST)

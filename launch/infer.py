@@ -55,14 +55,9 @@ MULTIPLE = 64  # pixels, to which images of different sizes are filled up
 
 def make_look(model: lavae_jax.Model) -> images.Look:
     """How the model saw images in training, or as the flags say."""
-    trained = dict(model.config.dataset)
-    threshold = trained.get("threshold", "0.5")
-    threshold = 0.5 if threshold in ("stochastic", "otsu") else float(threshold)
-    return images.Look(
-        model.settings.channels,
-        trained.get("invert", False) if INVERT.value is None else INVERT.value,
-        threshold if THRESHOLD.value is None else THRESHOLD.value,
-    )
+    flagged = {"invert": INVERT.value, "threshold": THRESHOLD.value}
+    flagged = {name: value for name, value in flagged.items() if value is not None}
+    return dataclasses.replace(images.trained_look(model.config), **flagged)
 
 
 def main():

@@ -66,12 +66,12 @@ def show_images(output: pathlib.Path) -> None:
     for reason in whole.skipped:
         print(f"not read: {reason}")
     sides = np.array(whole.shapes)
-    whole.canvas = tuple(np.minimum(sides.max(0), LARGEST).tolist())
+    whole = whole.with_canvas(tuple(np.minimum(sides.max(0), LARGEST).tolist()))
     found = images.parts(whole)
     images.check_light(found.lit, look)
     side = min(int(np.median(sides)), LARGEST)
     canvas = images.propose(found, side).canvas
-    crops = images.Crops(opened, look, (canvas, canvas), skip_unreadable=True)
+    crops = whole.with_canvas((canvas, canvas))
     proposed = images.propose(found._replace(count=images.parts(crops).count), side)
     images.check(crops, proposed.sprite_size, proposed.max_objects)
     index = _shown(len(crops))

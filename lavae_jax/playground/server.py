@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-import logging
 import pathlib
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Any
@@ -37,7 +36,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-log = logging.getLogger(__name__)
 
 
 # --- requests together -------------------------------------------------------
