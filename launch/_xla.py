@@ -22,11 +22,12 @@ GIVEN = dict(os.environ)  # before anything is set
 
 def set_flags() -> None:
     if os.environ.get("LAVAE_XLA_FLAGS") != "0":
-        _add("XLA_FLAGS", CPU, "jaxlib", "libjax_common.so")
-        _add("LIBTPU_INIT_ARGS", TPU, "libtpu", "libtpu.so")
+        add("XLA_FLAGS", CPU, "jaxlib", "libjax_common.so")
+        add("LIBTPU_INIT_ARGS", TPU, "libtpu", "libtpu.so")
 
 
-def _add(variable: str, flag: str, package: str, library: str) -> None:
+def add(variable: str, flag: str, package: str, library: str) -> None:
+    """Unless it is set, or the library does not know it."""
     name = flag.partition("=")[0]
     given = os.environ.get(variable, "")
     if name not in given and _knows(package, library, name.removeprefix("--")):

@@ -22,8 +22,8 @@ from ml_collections import ConfigDict, config_flags
 
 import datasets
 from datasets import images
-from lavae_jax import input_pipeline, model_files
-from lavae_jax.training import files, loop
+from lavae_jax import input_pipeline
+from lavae_jax.training import loop
 from lavae_jax.training.files import WorkdirError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
@@ -71,21 +71,6 @@ def _open_scenes(config: ConfigDict) -> loop.Data:
     )
 
 
-def open_beginning(config: ConfigDict) -> loop.Beginning | None:
-    """The trained model that a config names to start from, if it names one."""
-    name = config.get("start_from")
-    if not name:
-        return None
-    trained = model_files.read(name)
-    theirs, ours = ({**files.plain(c.model), "prior": None} for c in (trained.config, config))
-    if unlike := files.difference(theirs, ours):
-        raise loop.TrainingError(
-            f"config.start_from={name} is another model than config.model, and not by its prior "
-            "alone:\n" + "\n".join(f"  {line}" for line in unlike)
-        )
-    return loop.Beginning(name, trained.step, model_files.in_checkpoint(trained))
-
-
 def main():
     process_flags.connect()
     config = CONFIG.value
@@ -93,7 +78,7 @@ def main():
         images.settle(config)
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
     command = shlex.join([os.path.basename(sys.executable), *sys.argv])
-    return loop.train(config, workdir, lambda: open_data(config), command, open_beginning(config))
+    return loop.train(config, workdir, lambda: open_data(config), command)
 
 
 if __name__ == "__main__":

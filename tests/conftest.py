@@ -13,13 +13,15 @@ sys.path.insert(0, str(ROOT / "launch"))
 import _xla
 
 _xla.set_flags()  # as programs do, so that tests and programs share what is compiled
+# Tests compile more than they run, and XLA's fusion emitters double the time that it takes.
+_xla.add("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib", "libjax_common.so")
 
 import jax
 import pytest
 
 import datasets
 
-jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they run
+jax.config.update("jax_disable_most_optimizations", True)
 
 SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
 

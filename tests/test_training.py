@@ -275,6 +275,36 @@ def test_the_mixture_s_phase_trains_everything_but_the_location_network(tmp_path
     assert same >= {n for n in before if any(part in n for part in frozen)}
 
 
+def test_a_mixture_can_start_from_a_model_of_the_recipe_cpu(tmp_path):
+    """With a learning rate of 0, it has that model's networks after its steps, too."""
+    before = {"warmup": (1, 1)}
+    train(micro_config(recipe="cpu", steps=4, **before), tmp_path / "cpu")
+    model_files.export(tmp_path / "cpu", tmp_path / "small", "")
+    mixture = {**before, "recipe": "mixture", "curriculum.mixture.learning_rate": 0.0}
+    for name, tolerance in (("cpu", 0.0), ("small", 1e-3)):  # half precision
+        config = micro_config(steps=6, **mixture, start_from=str(tmp_path / name))
+        assert "going on from step 4" in train(config, tmp_path / f"from_{name}")
+        ours, theirs = newest(tmp_path / f"from_{name}"), newest(tmp_path / "cpu")
+        assert ours.meta["data"]["next_index"] == theirs.meta["data"]["next_index"] + 2
+        for array in theirs.arrays:
+            if array.startswith(("state.params.lavae.", "state.batch_stats.lavae.")):
+                np.testing.assert_allclose(
+                    ours.arrays[array], theirs.arrays[array], rtol=tolerance, atol=tolerance / 1e2
+                )
+        assert ours.arrays["state.params.lavae.prior.features"].any()
+
+
+def test_a_model_that_a_run_cannot_start_from_is_refused(run):
+    other = micro_config(recipe="mixture", steps=6, start_from="mnist1k")
+    with pytest.raises(TrainingError, match=r"is another model[^$]*latent_size: 32 there, 2 here"):
+        train(other, run)
+    short = get_config("mnist1k", "mixture")
+    short.start_from, short.optimizer.decay_steps, short.num_train_steps = "mnist1k", 9, 14_009
+    message = "had 60,000 steps of training, but phases of this run end after 1,200, 6,000, 6,009"
+    with pytest.raises(TrainingError, match=message):
+        train(short, run)
+
+
 def test_a_mixture_of_more_components_than_objects_is_refused(tmp_path):
     fields = {"model.prior.components": 9_999, "checkpoint_every_steps": 1}
     config = micro_config(steps=3, recipe="mixture", **fields)

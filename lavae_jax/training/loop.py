@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from lavae_jax import figures, input_pipeline, model
+from lavae_jax import figures, input_pipeline, model, model_files
 from lavae_jax.input_pipeline import ProcessShard
 from lavae_jax.training import checkpoints, console, files, tasks
 from lavae_jax.training import step as steps
@@ -45,26 +45,12 @@ class Data(NamedTuple):
     held_out: input_pipeline.Source  # with the features "image" and "count"
 
 
-class Beginning(NamedTuple):
-    """A model that was trained before, to go on from."""
-
-    name: str
-    step: int  # that it had reached
-    arrays: dict[str, np.ndarray]  # called as in checkpoints
-
-
-def train(
-    config: ConfigDict,
-    workdir: str,
-    open_data: Callable[[], Data],
-    command: str,
-    beginning: Beginning | None = None,
-) -> int:
+def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
     """Trains until the end or until it is told to stop; returns the exit code.
 
     Data are opened when all that can be checked before has been. `command` is what starts
-    the same run again, to be shown. A run that has no checkpoint yet starts at the `beginning`,
-    or else at step 0.
+    the same run again, to be shown. A run that has no checkpoint yet starts from the trained
+    model that config.start_from names, or else at step 0.
     """
     started = time.monotonic()
     folder = pathlib.Path(workdir)
@@ -78,6 +64,7 @@ def train(
         task = tasks.make(config)
     except ValueError as error:
         raise TrainingError(str(error)) from error
+    beginning = _beginning(config, task)
     data = open_data()
     with files.claim(folder, config) as run_files:
         run = Run(config, task, data, run_files, started)
@@ -94,6 +81,29 @@ def train(
         took = console.duration(run.seconds())
         run_files.print(f"finished after step {run.step:,}, {took} in all: {workdir}")
         return 0
+
+
+def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
+    """The networks of the trained model that a config names to start from, if it names one."""
+    name = config.get("start_from")
+    if not name:
+        return None
+    trained = model_files.read(name)
+    theirs, ours = ({**files.plain(c.model), "prior": None} for c in (trained.config, config))
+    if unlike := files.difference(theirs, ours):
+        raise TrainingError(
+            f"config.start_from={name} is another model than config.model, and not by its prior "
+            "alone:\n" + "\n".join(f"  {line}" for line in unlike)
+        )
+    step = trained.step
+    if not task.begins_after(step) or step >= config.num_train_steps:
+        ends = ", ".join(f"{phase.end:,}" for phase in task.phases if phase.end)
+        raise TrainingError(
+            f"config.start_from={name} had {step:,} steps of training, but phases of this run end "
+            f"after {ends} (of {config.num_train_steps:,}); give both the same lengths"
+        )
+    arrays = {**model_files.in_checkpoint(trained), "state.step": np.asarray(step, np.int32)}
+    return Checkpoint(step, arrays, {"data": {"next_index": step}})
 
 
 class Run:
@@ -124,13 +134,15 @@ class Run:
 
     # --- taking up ---------------------------------------------------------------
 
-    def take_up(self, beginning: Beginning | None = None) -> None:
+    def take_up(self, beginning: Checkpoint | None = None) -> None:
         """Goes to the newest checkpoint or else to the beginning, if there is one; the same in
         every process."""
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
         if beginning is not None and found is None:
-            found = self._checkpoint_of(beginning, like)
+            # Optimisers, and what a phase to come will train, are as at step 0.
+            arrays = checkpoints.flatten(like) | beginning.arrays
+            found = beginning._replace(arrays=arrays)
         if jax.process_count() > 1:
             found = _broadcast(found, like)
         if found is not None:
@@ -157,20 +169,6 @@ class Run:
         self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
         self.state = steps.replicate(self.state)
         self._clock = console.Clock(self.config.batch_size, self.step)
-
-    def _checkpoint_of(self, beginning: Beginning, like: Any) -> Checkpoint:
-        """The networks that it has, and the rest as at step 0: optimisers, and what its run did
-        not have and a phase to come will train."""
-        arrays, step = checkpoints.flatten(like), beginning.step
-        if not self.task.begins_after(step) or step >= self.config.num_train_steps:
-            ends = ", ".join(f"{phase.end:,}" for phase in self.task.phases if phase.end)
-            raise TrainingError(
-                f"config.start_from={beginning.name} had {step:,} steps of training, but phases of "
-                f"this run end after {ends} (of {self.config.num_train_steps:,}); give both the "
-                "same lengths"
-            )
-        arrays |= {**beginning.arrays, "state.step": np.asarray(step, np.int32)}
-        return Checkpoint(step, arrays, {"data": {"next_index": step}})
 
     # --- going on ----------------------------------------------------------------
 

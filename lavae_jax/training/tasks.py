@@ -366,5 +366,12 @@ def _baseline(config: ConfigDict) -> Task:
     def reconstruct(module: GridVAE, x):
         return Reconstruction(vae.reconstruct(module, x))
 
+    def crops_loss(module: GridVAE, x, keys, step):
+        crop_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        return loss(module, vae.crop(x, crop_keys, config.crops.side), keys, step)
+
     rates = dict.fromkeys(("encoder", "decoder"), _learning_rate(config))
-    return Task(make_module, (Phase("elbo", loss, rates),), evaluate, reconstruct)
+    phases = [Phase("elbo", loss, rates)]
+    if config.get("crops"):
+        phases.insert(0, Phase("crops", crops_loss, rates, config.crops.steps))
+    return Task(make_module, tuple(phases), evaluate, reconstruct)
