@@ -8,6 +8,7 @@ who generates which chunk.
 """
 
 import dataclasses
+import functools
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -238,6 +239,10 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """The sprites; without a download manager, nothing is downloaded."""
         raise NotImplementedError
 
+    @functools.cached_property
+    def _bank(self) -> Bank:
+        return self.make_bank()
+
     @property
     def split_counts(self) -> dict[str, tuple[int, int]]:
         """The splits, and the fewest and the most objects in their scenes."""
@@ -248,7 +253,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def entropy(self, split: str) -> float | None:
         """The entropy of a split's scenes in nats; None for more than 4 objects."""
         fewest, most = self.split_counts[split]
-        sprites = self.make_bank().sprites
+        sprites = self._bank.sprites
         return entropy.entropy(sprites, range(fewest, most + 1), self.builder_config.canvas)
 
     def draw(self, num_scenes: int, seed: int, counts: tuple[int, int] | None = None) -> Examples:
@@ -260,7 +265,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         counts = counts or self.split_counts["train"]
         bits = stream(self.name, config.seed, "draw", seed)
         most = max(config.max_objects, counts[1])
-        return compose(bits, self.make_bank(), num_scenes, counts, config.canvas, most)
+        return compose(bits, self._bank, num_scenes, counts, config.canvas, most)
 
     def _info(self) -> tfds.core.DatasetInfo:
         config = self.builder_config

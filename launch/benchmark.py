@@ -4,6 +4,7 @@
     python launch/benchmark.py --model=paper --batch_size=8
     python launch/benchmark.py --what=prior --components=10000
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
+    python launch/benchmark.py --what=playground --visitors=20 --seconds=60
 
 `forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
 gradient includes its forward pass. `share` is a part's share of the whole gradient.
@@ -12,6 +13,9 @@ The model is measured twice: as XLA is, and with the flags that the programs set
 (`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 it is measured once, without or with them. So is
 the prior: training steps of the recipe `mixture`, in turns with and without the mixture, and
 its density alone.
+
+The playground is started, and asked by visitors that think for `--think` seconds, on average,
+after each answer: how long until it is of use, how many answers a second, and how slow.
 """
 
 import dataclasses
@@ -52,11 +56,14 @@ from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
 from lavae_jax.vae import GridVAE, GridVAESettings
 
-WHAT = flags.DEFINE_enum("what", "model", ["model", "prior", "input"], "What to measure.")
+PARTS = ["model", "prior", "input", "playground"]
+WHAT = flags.DEFINE_enum("what", "model", PARTS, "What to measure.")
 MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The networks of which recipe.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.", lower_bound=1)
 OBJECTS = flags.DEFINE_integer("objects", 3, "Objects in an image at most.", lower_bound=1)
 COMPONENTS = flags.DEFINE_integer("components", 10_000, "Of the mixture.", lower_bound=1)
+VISITORS = flags.DEFINE_integer("visitors", 1, "Of the playground, at once.", lower_bound=1)
+THINK = flags.DEFINE_float("think", 0.0, "Seconds that visitors think.", lower_bound=0)
 SECONDS = flags.DEFINE_float("seconds", 2.0, "How long to measure each part.", lower_bound=0.1)
 flags.adopt_module_key_flags(data_flags)
 
@@ -306,9 +313,48 @@ def benchmark_input() -> None:
     )
 
 
+def measure_playground() -> None:
+    """From the command to the first answer; then answers, as visitors get them."""
+    from lavae_jax.playground import visitors
+
+    before = time.perf_counter()
+    program = str(_program.ROOT / "launch" / "playground.py")
+    command = [sys.executable, "-u", program, "--port=0", "--nobrowser"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_xla.GIVEN)
+    try:
+        said = next((line for line in server.stdout if line.startswith("ready after")), None)
+        if said is None:
+            raise OSError("the playground did not start")
+        url = said.split()[4]
+        first = visitors.visit(url, 1, 1.0, 0.0)
+        report("start", seconds=round(time.perf_counter() - before - 1.0, 1), said=said.strip())
+        if any(answer.error for answer in first):
+            raise OSError(f"the playground answers {first}")
+        visitors.wait_until_all_are_warm(url)
+        report("all models warm", seconds=round(time.perf_counter() - before, 1))
+        answers = visitors.visit(url, VISITORS.value, SECONDS.value, THINK.value)
+    finally:
+        server.terminate()
+        server.wait()
+    kinds = sorted({answer.what for answer in answers})
+    for what in ("all", *kinds):
+        times = [1e3 * a.seconds for a in answers if what in ("all", a.what)]
+        report(
+            what,
+            visitors=VISITORS.value,
+            answers=len(times),
+            answers_per_second=round(len(times) / SECONDS.value, 1),
+            median_ms=round(float(np.median(times)), 1),
+            slowest_ms=round(max(times), 1),
+            errors=sum(a.error is not None for a in answers if what in ("all", a.what)),
+        )
+
+
 def main():
     if WHAT.value == "input":
         benchmark_input()
+    elif WHAT.value == "playground":
+        measure_playground()
     else:
         with_and_without_flags({"model": measure_model, "prior": measure_prior}[WHAT.value])
 

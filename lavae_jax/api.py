@@ -340,15 +340,14 @@ class Model(_Trained):
         """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
         if num_scenes < 0:
             raise ValueError(f"num_scenes={num_scenes} must not be negative")
-        logits = None
+        inputs = [_image_keys(key, range(num_scenes))]
         if count is not None:
             values, most = np.unique(count), self.settings.max_objects
             if not len(values) or values.min() < 0 or values.max() > most:
                 raise ValueError(f"count={count}: wanted are numbers from 0 to {most}")
-            logits = jnp.full(most + 1, -jnp.inf).at[values].set(0.0)
-        draw = model.bind(generative.sample_prior, self.module)
-        keys = _image_keys(key, range(num_scenes))
-        return self._stamp(draw(self.variables, keys, canvas, logits))
+            logits = np.where(np.isin(np.arange(most + 1), values), 0.0, -np.inf)
+            inputs.append(np.tile(logits.astype(np.float32), (num_scenes, 1)))
+        return self._stamp(self._run(_prior_scenes(tuple(canvas)), *inputs))
 
     def sample_appearances(self, noise, choice) -> jax.Array:
         """Appearances [..., L] from the prior: standard normal noise [..., L], and numbers
@@ -538,6 +537,14 @@ def _lavae_bound(num_samples: int, num_slots: int) -> Callable:
 @functools.lru_cache(maxsize=64)
 def _baseline_bound(num_samples: int) -> Callable:
     return functools.partial(vae.bound, num_samples=num_samples)
+
+
+@functools.lru_cache(maxsize=64)
+def _prior_scenes(canvas: tuple[int, int]) -> Callable:
+    def draw(lavae, keys, count_logits=None):
+        return generative.sample_prior(lavae, keys, canvas, count_logits)
+
+    return draw
 
 
 @functools.lru_cache(maxsize=64)

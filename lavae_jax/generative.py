@@ -52,13 +52,14 @@ def sample_prior(
     canvas: tuple[int, int],
     count_logits: jax.Array | None = None,
 ) -> Scene:
-    """A scene from the prior for each key [B]. `count_logits` [M + 1] replaces p(n)."""
+    """A scene from the prior for each key [B]. `count_logits` [B, M + 1] replace p(n)."""
     slots, pixels = lavae.settings.max_objects, canvas[0] * canvas[1]
-    logits = lavae.count if count_logits is None else count_logits
+    if count_logits is None:
+        count_logits = jnp.broadcast_to(lavae.count, (len(keys), slots + 1))
     count_keys, location_keys, appearance_keys = jax.vmap(
         lambda key: jax.random.split(key, 3), out_axes=1
     )(keys)
-    count = jax.vmap(lambda key: jax.random.categorical(key, logits))(count_keys)
+    count = jax.vmap(jax.random.categorical)(count_keys, count_logits)
     where = locations.sample(location_keys, jnp.zeros((len(keys), pixels)), slots)
     z_app = jax.vmap(lambda key: _draw_appearances(lavae, key, slots))(appearance_keys)
     return Scene.from_pixels(count, where.index, z_app, canvas)

@@ -19,7 +19,7 @@ from lavae_jax.scene import Scene
 
 Json = dict[str, Any]
 
-TOGETHER = 7  # requests that are computed at once
+TOGETHER = 3  # requests that are computed at once
 SIZE = TOGETHER + 1  # what is computed is filled up to it, so that one size is compiled
 FEWEST_SLOTS = 16  # objects that are looked for, or as many as p(n) has
 USUAL_CANVAS = 64  # pixels
