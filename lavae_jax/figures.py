@@ -265,6 +265,36 @@ def training_curves(
     return figure
 
 
+def compared(
+    runs: Mapping[str, Sequence[dict]],
+    metrics: Sequence[str],
+    highest: float | None = None,
+    panel_inches: float = 1.0,
+) -> Figure:
+    """Metrics over steps, a panel for each and a line for each run, out of the lines of its
+    metrics.jsonl. Values above `highest` are beyond the panel."""
+    font = LARGEST_FONT * min(panel_inches, 1)
+    size = (4 * panel_inches * len(metrics), 3 * panel_inches)
+    figure = Figure(figsize=size, layout="constrained")
+    for axis, metric in zip(
+        figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True
+    ):
+        for name, records in runs.items():
+            points = [(r["step"], r[metric]) for r in records if metric in r]
+            steps, values = zip(*points, strict=True) if points else ((), ())
+            axis.plot(steps, values, marker=".", ms=4, lw=1, label=name)
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, min(high, highest if highest is not None else high))
+        axis.set_xlim(left=0)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.set_title(metric.replace("_", " "), fontsize=1.15 * font)
+        axis.set_xlabel("step", fontsize=font)
+        axis.tick_params(labelsize=0.9 * font)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(fontsize=font, frameon=False)
+    return figure
+
+
 def count_confusion(confusion: np.ndarray, title: str, panel_inches: float) -> Figure:
     """Rows are true counts, columns inferred ones. Cells hold numbers of scenes; the darker
     a cell, the larger its share of the row."""

@@ -60,7 +60,7 @@ def load(path: str | pathlib.Path) -> Model | Baseline:
 
 def read(path: str | pathlib.Path) -> Trained:
     """What `load` makes a model of."""
-    folder = _find(path)
+    folder = find(path)
     is_checkpoint = (folder / "meta.json").exists()
     workdir = folder.parent.parent if is_checkpoint else folder
     config = read_config(workdir)
@@ -141,7 +141,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
 # --- parts -------------------------------------------------------------------
 
 
-def _find(path: str | pathlib.Path) -> pathlib.Path:
+def find(path: str | pathlib.Path) -> pathlib.Path:
     for candidate in (pathlib.Path(path), SHIPPED / str(path)):
         if candidate.is_dir():
             return candidate.resolve()

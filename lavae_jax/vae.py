@@ -115,11 +115,11 @@ ARCHITECTURES = {
                     *(_bilinear, _layer),
                 ),
             ),
-            2: Stages(
-                (_shrink, _residual, _shrink, _residual, _residual),
+            4: Stages(
+                (_thin(_layer), _thin(_residual), _shrink, _residual, _residual),
                 (
-                    *(_layer, _residual, _residual, _grow, _residual, _residual),
-                    *(_thin(_grow), _thin(_residual)),
+                    *(_layer, _residual, _residual, _residual),
+                    *(_thin(_grow), _thin(_residual), _thin(_layer)),
                 ),
             ),
         },
@@ -242,7 +242,7 @@ def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
     def one(image, key):
         pixel_key, place_key = jax.random.split(key)
         lit = image.sum(-1).reshape(-1)
-        pixel = jax.random.categorical(pixel_key, jnp.log(lit + 1e-6))
+        pixel = jax.random.categorical(pixel_key, jnp.log(lit + 1e-9))
         place = jax.random.randint(place_key, (2,), 0, side)
         row = jnp.clip(pixel // width - place[0], 0, height - side)
         column = jnp.clip(pixel % width - place[1], 0, width - side)

@@ -1,0 +1,72 @@
+"""Seeds on a dark cloth, photographed by a poor camera: counted and located without labels.
+
+    python examples/seeds.py --make=seeds/
+    python launch/show_data.py --dataset=images --path=seeds/train
+    python launch/train.py --config=configs/images.py:cpu --config.dataset.path=seeds/train \\
+        --config.model.sprite_size=17 --workdir=runs/seeds
+    python launch/infer.py --checkpoint=runs/seeds --images=seeds/test --output=seeds.jsonl \\
+        --overlay=overlays/
+    python examples/seeds.py --score=seeds.jsonl --truth=seeds/test/truth.json \\
+        --checkpoint=runs/seeds --picture=seeds.png
+
+Ellipses of any size (6 to 15 pixels long), angle and brightness, between pixels, on a background
+that is not black, with noise. No two touch.
+"""
+
+import json
+import math
+import pathlib
+
+import _shared
+import numpy as np
+from absl import flags
+from PIL import Image
+
+IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `train` and `test`.")
+
+SIDE = 96  # pixels of an image
+MOST = 12  # seeds in an image
+LONGEST, APART = 15.0, 3.0  # pixels
+FINE = 4  # a pixel is the mean over so many places in each direction
+NOISE = 0.04  # its standard deviation; pixels are from 0 to 1
+NEAR = 2.0  # pixels within which a centre is right
+
+
+def make(folder: pathlib.Path) -> None:
+    for part, (name, number) in enumerate(zip(("train", "test"), IMAGES.value, strict=True)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        truth, draw = {}, np.random.default_rng(part)
+        for k in range(int(number)):
+            image, centres = _image(draw)
+            Image.fromarray(image).save(folder / name / f"{k:03}.png")
+            truth[f"{k:03}.png"] = centres
+        (folder / name / "truth.json").write_text(json.dumps(truth) + "\n")
+        print(f"{folder / name}: {number} images, {sum(map(len, truth.values())):,} seeds")
+
+
+def _image(draw: np.random.Generator) -> tuple[np.ndarray, list]:
+    """An image, and the row and column of each seed."""
+    rows, columns = np.mgrid[: SIDE * FINE, : SIDE * FINE] / FINE + (0.5 / FINE - 0.5)
+    light = np.full(rows.shape, draw.uniform(0.05, 0.2))
+    centres, radii = [], []
+    for _ in range(draw.integers(0, MOST + 1)):
+        long = draw.uniform(6.0, LONGEST) / 2
+        wide, angle = long * draw.uniform(0.5, 0.8), draw.uniform(0, math.pi)
+        centre = draw.uniform(LONGEST / 2, SIDE - 1 - LONGEST / 2, 2)
+        if any(
+            math.dist(centre, c) < long + r + APART for c, r in zip(centres, radii, strict=True)
+        ):
+            continue
+        centres.append(centre.tolist())
+        radii.append(long)
+        down, right = rows - centre[0], columns - centre[1]
+        along = down * math.cos(angle) + right * math.sin(angle)
+        across = right * math.cos(angle) - down * math.sin(angle)
+        light[(along / long) ** 2 + (across / wide) ** 2 <= 1] = draw.uniform(0.6, 0.95)
+    light = light.reshape(SIDE, FINE, SIDE, FINE).mean((1, 3))
+    light += NOISE * draw.standard_normal(light.shape)
+    return np.rint(255 * light.clip(0, 1)).astype(np.uint8), centres
+
+
+if __name__ == "__main__":
+    _shared.run(make, NEAR)

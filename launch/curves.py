@@ -1,0 +1,45 @@
+"""Draws the curves of several runs in one picture.
+
+    python launch/curves.py runs/mnist1k-joint runs/mnist1k-cpu --output=curves.png
+    python launch/curves.py --metric=held_out_neg_elbo,loss --highest=120 runs/*
+
+The arguments are runs' folders, or the names of shipped weights.
+"""
+
+import pathlib
+
+import _program
+from absl import app, flags
+
+from lavae_jax import figures, model_files
+from lavae_jax.training import files
+
+METRICS = flags.DEFINE_list(
+    "metric", ["held_out_neg_elbo", "held_out_count_accuracy"], "Names in metrics.jsonl."
+)
+HIGHEST = flags.DEFINE_float("highest", None, "Values above it are left out of the picture.")
+OUTPUT = flags.DEFINE_string("output", "curves.png", "The picture to write.")
+
+
+def read(name: str) -> list[dict]:
+    path = model_files.find(name) / model_files.METRICS
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there")
+    return files.read_metrics(path)
+
+
+def main(names: list[str]) -> None:
+    if not names:
+        raise app.UsageError("give the folders of runs")
+    output = _program.output_file(OUTPUT.value)
+    runs = {pathlib.Path(name).name: read(name) for name in names}
+    for metric in METRICS.value:
+        if not any(metric in record for records in runs.values() for record in records):
+            there = sorted(set().union(*(r for records in runs.values() for r in records)))
+            raise app.UsageError(f"--metric={metric}: there are {', '.join(there)}")
+    figures.save(figures.compared(runs, METRICS.value, HIGHEST.value), output)
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    _program.run(main, positional=True)
