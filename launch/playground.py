@@ -111,10 +111,8 @@ def main():
     ready = [first]
 
     def warm_others():
-        made.warm_rest(first)
         for name in rest:
             made.warm(name)
-            made.warm_rest(name)
             ready.append(name)
 
     threading.Thread(target=warm_others, daemon=True).start()

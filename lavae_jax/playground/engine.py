@@ -19,8 +19,7 @@ from lavae_jax.scene import Scene
 
 Json = dict[str, Any]
 
-TOGETHER = 3  # requests that are computed at once
-SIZE = TOGETHER + 1  # what is computed is filled up to it, so that one size is compiled
+SIZE = 4  # requests that are computed at once; fewer are filled up, so that one size is compiled
 FEWEST_SLOTS = 16  # objects that are looked for, or as many as p(n) has
 USUAL_CANVAS = 64  # pixels
 LARGEST = 10_000  # number in a location or an appearance
@@ -104,7 +103,6 @@ class Engine:
     ):
         self.models, self._draw = models, draw
         self._about: dict[str, Json] = {}
-        self._crowds: dict[str, np.ndarray] = {}
         self._canvases: dict[str, tuple[int, int]] = {}
 
     def names(self) -> list[str]:
@@ -127,22 +125,24 @@ class Engine:
             self._canvases[name] = (side, side) if drawn is None else drawn.shape[:2]
         return self._canvases[name]
 
+    def _shape(self, name: str) -> tuple[int, int, int]:
+        return (*self.canvas(name), self.models[name].settings.channels)
+
     def _images(self, name: str, requests: Sequence[Json]) -> list[np.ndarray]:
-        shape = (*self.canvas(name), self.models[name].settings.channels)
-        return [unpack(request.get("image"), shape) for request in requests]
+        return [unpack(request.get("image"), self._shape(name)) for request in requests]
+
+    def _filled_up(self, name: str, *images: np.ndarray) -> np.ndarray:
+        return np.stack([*images, *[np.zeros(self._shape(name), np.float32)] * SIZE][:SIZE])
 
     def warm(self, name: str) -> None:
-        """Compiles what the page asks for when it opens."""
+        """Compiles all that the page asks for."""
         self.about(name)
-        self.infer([{"model": name, "image": pack(self._crowded(name))}])
-
-    def warm_rest(self, name: str) -> None:
-        """And the rest."""
-        image = pack(self._crowded(name))
-        self.like([{"model": name, "image": image, "location": [0, 0], "seed": 0}])
-        for kind in (self.other, self.dream):
-            kind([{"model": name, "count": 1, "seed": 0}])
-        self.render([{"model": name, "scene": {"objects": []}}])
+        request = {"model": name, "count": 1, "seed": 0, "scene": {"objects": []}}
+        (dreamt,) = self.dream([request])
+        self.infer([{**request, **dreamt}])
+        self._draw_posterior(name, unpack(dreamt["image"], self._shape(name)), 0)
+        self.other([request])
+        self.render([request])
 
     def about(self, name: str) -> Json:
         """What the page needs to know of a model. It takes a while at first."""
@@ -160,6 +160,7 @@ class Engine:
             "sprite_size": settings.sprite_size,
             "latent_size": settings.latent_size,
             "max_objects": settings.max_objects,
+            "slots": self._slots(model),
             "prior": settings.prior.kind,
             "canvas": list(self.canvas(name)),
             "fresh": self._draw(name, 1, 0) is not None,
@@ -190,14 +191,6 @@ class Engine:
         dreamt = model.sample(0, ENCODED, [1, 2, 3], self.canvas(name))
         return np.asarray(model.render(dreamt)).round()
 
-    def _crowded(self, name):
-        """An image with as many objects as p(n) knows."""
-        if name not in self._crowds:
-            model = self.models[name]
-            scene = model.sample(0, 1, [model.settings.max_objects], self.canvas(name))
-            self._crowds[name] = np.asarray(model.render(scene))[0].round()
-        return self._crowds[name]
-
     # --- scenes ------------------------------------------------------------------
 
     def fresh(self, requests: Sequence[Json]) -> list[Json]:
@@ -207,7 +200,10 @@ class Engine:
             name = request.get("model")
             self.model(name)
             count = _whole(request.get("count"), "count", 0, 9)
-            image = self._draw(name, count, _seed(request))
+            try:
+                image = self._draw(name, count, _seed(request))
+            except ValueError:
+                raise Refused(f"There is no room for {count} objects.") from None
             if image is None:
                 raise Refused("This model has no scenes of its own; try the prior.")
             answers.append({"image": pack(image > 0)})
@@ -230,11 +226,13 @@ class Engine:
         name = requests[0].get("model")
         model = self.model(name)
         images = self._images(name, requests)
-        batch = np.stack(self._filled_up(name, images))
+        batch = self._filled_up(name, *images)
         scene = self._infer(model, batch)
         sprites = np.asarray(model.sprites(scene))
         heat = model.location_probabilities(batch)
-        bound = model.bound(batch, SAMPLES)
+        # A picture's bound does not depend on who else is asking, nor does what is compiled.
+        most = model.settings.max_objects
+        bound = model.bound(batch, SAMPLES, places=[0] * SIZE, max_objects=most)
         terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}
         return [
             {
@@ -258,79 +256,86 @@ class Engine:
         name = requests[0].get("model")
         model = self.model(name)
         latents, slots = model.settings.latent_size, self._slots(model)
-        count = np.zeros(SIZE, np.int32)
-        location = np.full((SIZE, slots, 2), -1, np.int32)
-        appearance = np.zeros((SIZE, slots, latents), np.float32)
+        made = self._scene(name)
         for b, request in enumerate(requests):
             scene = request.get("scene")
             objects = scene.get("objects") if isinstance(scene, dict) else None
             if not isinstance(objects, list) or len(objects) > slots:
                 raise Refused(f"A scene is a list of up to {slots} objects.")
-            count[b] = len(objects)
+            made.count[b] = len(objects)
             for k, thing in enumerate(objects):
                 if not isinstance(thing, dict):
                     raise Refused("An object has a location and an appearance.")
-                location[b, k] = _vector(thing.get("location"), "A location", 2)
-                appearance[b, k] = _vector(thing.get("appearance"), "An appearance", latents)
-        means = np.asarray(model.render(Scene(count, location, appearance, self.canvas(name))))
+                made.location[b, k] = _vector(thing.get("location"), "A location", 2)
+                made.appearance[b, k] = _vector(thing.get("appearance"), "An appearance", latents)
+        means = np.asarray(model.render(made))
         return [{"pixels": as_bytes(image)} for image in means[: len(requests)]]
 
     # --- appearances -------------------------------------------------------------
 
     def decode(self, requests: Sequence[Json]) -> list[Json]:
         """What appearances look like: {model, appearance} -> {appearance, sprite}."""
-        model = self.model(requests[0].get("model"))
-        latents = model.settings.latent_size
+        name = requests[0].get("model")
+        latents = self.model(name).settings.latent_size
         vectors = [_vector(r.get("appearance"), "An appearance", latents) for r in requests]
-        return self._decoded(model, vectors)
+        return self._decoded(name, vectors)
 
     def other(self, requests: Sequence[Json]) -> list[Json]:
         """Something else: {model, seed} -> an appearance from the prior, and its sprite."""
-        model = self.model(requests[0].get("model"))
+        name = requests[0].get("model")
+        model = self.model(name)
         vectors = []
         for request in requests:
             random = np.random.default_rng(_seed(request))
             noise = random.standard_normal((1, model.settings.latent_size))
             vectors.append(np.asarray(model.sample_appearances(noise, random.random(1)))[0])
-        return self._decoded(model, vectors)
+        return self._decoded(name, vectors)
 
     def like(self, requests: Sequence[Json]) -> list[Json]:
         """Another one like this: {model, image, location, seed} -> a draw from the posterior of
         the object that is found nearest to the location."""
         name = requests[0].get("model")
         model = self.model(name)
-        images = self._images(name, requests)
-        seeds = [_seed(request) for request in requests]
+        vectors = []
+        for request, image in zip(requests, self._images(name, requests), strict=True):
+            place = _vector(request.get("location"), "A location", 2)
+            scene = self._draw_posterior(name, image, _seed(request))
+            found = np.asarray(scene.location[0])[: int(scene.count[0])]
+            distances = np.abs(found - place).max(1)
+            if not (distances <= model.settings.sprite_size / 2).any():
+                raise Refused("The model finds no object there any more.")
+            vectors.append(np.asarray(scene.appearance[0, distances.argmin()]))
+        return self._decoded(name, vectors)
+
+    def _draw_posterior(self, name: str, image: np.ndarray, seed: int) -> Scene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            scene = model.infer(np.stack(self._filled_up(name, images)), key=seeds[0])
-        vectors = []
-        for b, request in enumerate(requests):
-            place = _vector(request.get("location"), "A location", 2)
-            found = np.asarray(scene.location[b])[: int(scene.count[b])]
-            if not len(found):
-                raise Refused("The model finds no object there any more.")
-            nearest = np.abs(found - place).max(1).argmin()
-            vectors.append(np.asarray(scene.appearance[b, nearest]))
-        return self._decoded(model, vectors)
+            return self.models[name].infer(self._filled_up(name, image), key=seed)
 
-    def _decoded(self, model, vectors) -> list[Json]:
-        """In the shape of a scene that was inferred, so that nothing else is compiled."""
+    def _scene(self, name: str) -> Scene:
+        """An empty one, as they are inferred, so that nothing else is compiled."""
+        model = self.models[name]
         slots = self._slots(model)
-        appearance = np.zeros((SIZE, slots, model.settings.latent_size), np.float32)
-        appearance[: len(vectors), 0] = vectors
-        ones, places = np.ones(SIZE, np.int32), np.zeros((SIZE, slots, 2), np.int32)
-        sprites = np.asarray(model.sprites(Scene(ones, places, appearance, (1, 1))))[:, 0]
+        return Scene(
+            np.zeros(SIZE, np.int32),
+            np.full((SIZE, slots, 2), -1, np.int32),
+            np.zeros((SIZE, slots, model.settings.latent_size), np.float32),
+            self.canvas(name),
+            model.fingerprint,
+            np.zeros((SIZE, slots), np.float32),
+        )
+
+    def _decoded(self, name: str, vectors) -> list[Json]:
+        scene = self._scene(name)
+        scene.count[: len(vectors)] = 1
+        scene.location[: len(vectors), 0] = 0
+        scene.appearance[: len(vectors), 0] = vectors
+        sprites = np.asarray(self.models[name].sprites(scene))[:, 0]
         return [self._appearance(z, s) for z, s in zip(vectors, sprites, strict=False)]
 
     def _appearance(self, vector, sprite) -> Json:
         numbers = [round(float(value), 4) for value in np.asarray(vector)]
         return {"appearance": numbers, "sprite": as_bytes(np.asarray(sprite))}
-
-    def _filled_up(self, name, images):
-        """With an image that has as many objects as p(n) knows, so that the program for so many
-        is the one that is compiled, whatever visitors ask for."""
-        return [*images, *[self._crowded(name)] * (SIZE - len(images))]
 
     def _infer(self, model, images) -> Scene:
         with warnings.catch_warnings():

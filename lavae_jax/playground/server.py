@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lavae_jax.playground.engine import TOGETHER, Engine, Json, Refused
+from lavae_jax.playground.engine import SIZE, Engine, Json, Refused
 
 STATIC = pathlib.Path(__file__).with_name("static")
 ANY_ADDRESS = "*"  # among hosts, for one that is given by numbers
@@ -65,7 +65,7 @@ class Batches:
                 continue
             kind, asked = next(iter(self._waiting.items()))
             del self._waiting[kind]
-            now, later = asked[:TOGETHER], asked[TOGETHER:]
+            now, later = asked[:SIZE], asked[SIZE:]
             if later:
                 self._waiting[kind] = later  # behind the others
             await self._answer(now)
@@ -103,6 +103,18 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
     warm."""
     batches = Batches()
 
+    async def answer(request: Request, kinds: dict[str | None, Callable]) -> Response:
+        content = await _content(request)
+        kind, model = content.get("kind"), content.get("model")
+        if not isinstance(kind, str | None) or kind not in kinds:
+            raise Refused(f"kind must be one of {', '.join(map(str, kinds))}.")
+        if not isinstance(model, str):
+            raise Refused("The request names no model.")
+        if model in engine.names() and model not in ready():
+            raise Refused(f"{model} is still warming up; try again in a moment.")
+        function = kinds[kind]
+        return JSONResponse(await batches.ask((function.__name__, model), function, content))
+
     async def models(request: Request) -> Response:
         warm = ready()
         known = [engine.about(name) for name in warm]
@@ -110,18 +122,17 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
         return JSONResponse({"models": known, "coming": coming})
 
     async def scene(request: Request) -> Response:
-        kinds = {"fresh": engine.fresh, "prior": engine.dream}
-        return await _answer(batches, kinds, await _content(request))
+        return await answer(request, {"fresh": engine.fresh, "prior": engine.dream})
 
     async def infer(request: Request) -> Response:
-        return await _answer(batches, {None: engine.infer}, await _content(request))
+        return await answer(request, {None: engine.infer})
 
     async def render(request: Request) -> Response:
-        return await _answer(batches, {None: engine.render}, await _content(request))
+        return await answer(request, {None: engine.render})
 
     async def appearance(request: Request) -> Response:
         kinds = {"decode": engine.decode, "other": engine.other, "like": engine.like}
-        return await _answer(batches, kinds, await _content(request))
+        return await answer(request, kinds)
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -146,16 +157,6 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
         lifespan=lifespan,
     )
     return _Guard(app, hosts)
-
-
-async def _answer(batches: Batches, kinds: dict[str | None, Callable], content: Json) -> Response:
-    kind, model = content.get("kind"), content.get("model")
-    if not isinstance(kind, str | None) or kind not in kinds:
-        raise Refused(f"kind must be one of {', '.join(map(str, kinds))}.")
-    if not isinstance(model, str):
-        raise Refused("The request names no model.")
-    function = kinds[kind]
-    return JSONResponse(await batches.ask((function.__name__, model), function, content))
 
 
 async def _content(request: Request) -> Json:
@@ -214,8 +215,10 @@ class _Guard:
         await self._app(scope, receive_little, send_with_headers)
 
     def _is_address(self, host: str) -> bool:
-        """Whether it is an address with the right port, where any will do."""
-        name, _, port = host.rpartition(":")
+        """Whether it is an address with the right port, where any will do. Browsers leave port
+        80 out."""
+        has_port = ":" in host.rpartition("]")[2]
+        name, _, port = host.rpartition(":") if has_port else (host, "", "80")
         try:
             ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
         except ValueError:

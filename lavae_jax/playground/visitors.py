@@ -58,7 +58,7 @@ class Visitor:
         """A scene is taken apart and edited; a pause after each answer."""
         name, seed = model["name"], self._random.randrange(2**31)
         kind = self._random.choice(["fresh", "prior"] if model["fresh"] else ["prior"])
-        count = self._random.randint(1, 5)
+        count = self._random.randint(0, 7)
         asked = {"model": name, "kind": kind, "count": count, "seed": seed}
         scene = self.ask("POST", "/scene", asked)
         yield

@@ -15,12 +15,16 @@ let abouts = {}; // of models, by name
 let about = null; // of the chosen one
 let image = null; // the scene's
 let first = null; // what the model made of it
-let again = null; // what it made of the edited picture
+let unedited = null; // and of the picture that it renders of that: a promise
+let again = null; // what it makes of the edited picture, or null while that is not known
+let others = null; // what became of the objects that were left alone
+let original = []; // objects as they were before all edits
 let objects = []; // of the edited scene: row, column, appearance, sprite
 let selected = -1;
 let past = [], future = []; // lists of objects
 let colour = 6; // bits of blue, green and red, less 1
-let asked = 0; // questions of which only the newest answer counts
+let shown = 0, asked = 0; // scenes, and edits, of which only the newest answer counts
+let busy = false; // while a scene is taken apart, the old one cannot be edited
 
 // --- saying things -------------------------------------------------------------------
 
@@ -46,7 +50,14 @@ class Stale extends Error {} // an answer that is no longer wanted
 
 onConnection({
   lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page goes on when it does.")); },
-  back: () => { calm(); say("Connected again"); attempt(refreshModels); },
+  back: () => attempt(async () => {
+    const [{ name }] = await refreshModels();
+    if (!about || !abouts[about.name]) return start(name);
+    calm();
+    say("Connected again");
+    if (!first && image) await show(image);
+    else if (first && !again) await edited();
+  }),
 });
 
 // --- the scene -----------------------------------------------------------------------
@@ -55,22 +66,39 @@ const seed = () => Math.floor(Math.random() * 2 ** 31);
 const asObject = ({ location: [row, column], appearance, sprite, score }) => (
   { row, column, appearance, score, sprite: fromBase64(sprite) });
 
-async function show(newImage) {
+async function takeApart(picture) {
+  const answer = await ask("infer", { model: about.name, image: pack(picture) });
+  return { ...answer, objects: answer.objects.map(asObject) };
+}
+
+// A picture and its objects: those that the model finds, or those that it was made of.
+async function show(newImage, known = null) {
   calm();
   image = newImage;
   paintInput();
-  const number = ++asked;
+  const number = ++shown;
+  asked++;
+  busy = true;
+  drag = null;
   say("Taking it apart …");
   const started = performance.now();
-  const answer = await ask("infer", { model: about.name, image: pack(image) });
-  if (number !== asked) throw new Stale();
-  first = again = { ...answer, objects: answer.objects.map(asObject) };
-  objects = first.objects.map((object) => ({ ...object }));
+  try {
+    const answer = await takeApart(image);
+    if (number !== shown) throw new Stale();
+    first = again = answer;
+  } finally {
+    if (number === shown) busy = false;
+  }
+  original = (known ?? first.objects).map((object) => ({ ...object }));
+  objects = original.map((object) => ({ ...object }));
+  others = null;
   past = [];
   future = [];
   select(objects.length ? 0 : -1);
   say(`Taken apart in ${Math.round(performance.now() - started)} ms`);
   draw();
+  unedited = takeApart(lit(about, objects));
+  unedited.catch(() => {}); // an edit will say so
 }
 
 async function newScene(kind) {
@@ -88,25 +116,29 @@ function remember() {
 }
 
 async function edited() {
-  draw();
   const number = ++asked;
+  again = others = null;
+  draw();
   await new Promise((resolve) => setTimeout(resolve, 60)); // a few edits in a row are one question
   if (number !== asked) throw new Stale();
-  const answer = await ask("infer", { model: about.name, image: pack(lit(about, objects)) });
+  const answer = await takeApart(lit(about, objects));
+  const before = await unedited.catch(() => (unedited = takeApart(lit(about, original))));
   if (number !== asked) throw new Stale();
-  again = { ...answer, objects: answer.objects.map(asObject) };
+  again = answer;
+  others = scenes.compare(about, original, objects, before.objects, again.objects);
   drawThoughts();
   drawStage(); // for the heat map
 }
 
 function edit(change) {
+  if (busy) return Promise.resolve();
   remember();
   change();
   return edited();
 }
 
 function travel(from, to) {
-  if (!from.length) return Promise.resolve();
+  if (busy || !from.length) return Promise.resolve();
   to.push(objects);
   objects = from.pop();
   select(Math.min(selected, objects.length - 1));
@@ -129,9 +161,10 @@ async function addOne() {
 // The place that is farthest from all objects and from the border.
 function emptiest() {
   const [height, width] = about.canvas, half = about.sprite_size >> 1;
+  if (!objects.length) return [height >> 1, width >> 1];
   let best = [height >> 1, width >> 1], farthest = -1;
   for (let row = half; row < height - half; row++) for (let column = half; column < width - half; column++) {
-    const near = Math.min(Infinity, ...objects.map((o) => Math.hypot(o.row - row, o.column - column)));
+    const near = Math.min(...objects.map((o) => Math.hypot(o.row - row, o.column - column)));
     const middle = -0.01 * Math.hypot(row - height / 2, column - width / 2);
     if (near + middle > farthest) { farthest = near + middle; best = [row, column]; }
   }
@@ -159,6 +192,12 @@ function swap(i, j) {
   Object.assign(objects[j], { row, column });
 }
 
+async function swapChosen() {
+  const other = $("swap-with").value;
+  if (other === "") throw new Error("Choose the object to swap it with.");
+  await edit(() => swap(selected, Number(other)));
+}
+
 // A look for the selected object; `settled` when the visitor lets go.
 let looks = 0;
 async function setAppearance(appearance, settled) {
@@ -166,7 +205,7 @@ async function setAppearance(appearance, settled) {
   const answer = await ask("appearance", { model: about.name, kind: "decode", appearance });
   if (number !== looks || !objects.includes(object)) throw new Stale();
   Object.assign(object, { appearance, sprite: fromBase64(answer.sprite) });
-  if (settled) { drawLook(); await edited(); } else { drawStage(); drawObjects(); }
+  if (settled) { drawSliders(); await edited(); } else { drawStage(); drawObjects(); }
 }
 
 async function replaceLook(kind) {
@@ -268,14 +307,18 @@ function drawLook() {
   $("look").hidden = selected < 0;
   if (selected < 0) return;
   $("which").textContent = String(selected + 1);
-  const values = scenes.coordinates(about, objects[selected].appearance);
-  document.querySelectorAll("#sliders input").forEach((slider, k) => { slider.value = values[k]; });
+  drawSliders();
   for (const id of ["swap-with", "morph-with"]) {
     const choices = objects.map((_, k) => k).filter((k) => k !== selected)
       .map((k) => new Option(`object ${k + 1}`, k));
     $(id).replaceChildren(new Option("…", ""), ...choices);
   }
-  $("morph").value = 0;
+  stopMorphing();
+}
+
+function drawSliders() {
+  const values = scenes.coordinates(about, objects[selected].appearance);
+  document.querySelectorAll("#sliders input").forEach((slider, k) => { slider.value = values[k]; });
 }
 
 function makeSliders() {
@@ -286,6 +329,7 @@ function makeSliders() {
     Object.assign(slider, { type: "range", min: -3, max: 3, step: 0.05 });
     let begun = false;
     const move = (settled) => attempt(() => {
+      stopMorphing();
       if (!begun) { remember(); begun = true; }
       if (settled) begun = false;
       const { appearance } = objects[selected];
@@ -307,7 +351,7 @@ function drawThoughts() {
     head.scope = "row";
     head.textContent = name;
     line.append(head, ...[first, again].map((thought) => Object.assign(
-      document.createElement("td"), { textContent: value(thought) })));
+      document.createElement("td"), { textContent: thought ? value(thought) : "…" })));
     return line;
   };
   const nats = (v) => v.toFixed(1);
@@ -316,11 +360,16 @@ function drawThoughts() {
     ...Object.entries(PARTS).map(([key, name]) => row(name,
       (t) => nats(key === "log_likelihood" ? -t.terms[key] : t.terms[key]))),
     row("objects found", (t) => t.objects.length));
-  const change = scenes.compare(about, objects, again.objects);
-  const lost = change.lost ? `${change.lost} not found again` : "all found again";
-  const extra = change.extra ? `, ${change.extra} more than there are` : "";
-  $("others").textContent = objects.length ? `Rendered and inferred anew: ${lost}${extra}; moved by `
-    + `${change.moved.toFixed(2)} pixels, looks changed by ${change.changed.toFixed(2)} spreads.` : "";
+  $("others").textContent = others ? described(others)
+    : again ? "Edit an object, and see what becomes of the others." : "…";
+}
+
+function described({ lost, extra, alone, moved, changed }) {
+  const found = lost ? `${lost} of ${objects.length} objects not found again` : "All objects found again";
+  const more = extra ? `, and ${extra} that should not be there` : "";
+  const rest = alone ? ` Those left alone (${alone}) moved by ${moved.toFixed(2)} pixels, and their looks `
+    + `changed by ${changed.toFixed(2)} spreads.` : "";
+  return `${found}${more}.${rest}`;
 }
 
 // --- the pointer ---------------------------------------------------------------------
@@ -345,7 +394,7 @@ function objectAt({ row, column }, except = -1) {
 
 let drag = null;
 $("stage").addEventListener("pointerdown", (event) => {
-  if (!about) return;
+  if (!about || busy) return;
   const at = place(event, $("stage")), k = objectAt(at);
   select(k);
   draw();
@@ -387,6 +436,7 @@ $("stage").addEventListener("keydown", (event) => {
     event.preventDefault();
     select(next);
     draw();
+    tell();
   } else if (ARROWS[event.key] && selected >= 0) {
     event.preventDefault();
     const [down, right] = ARROWS[event.key].map((v) => v * (event.shiftKey ? 5 : 1));
@@ -394,12 +444,20 @@ $("stage").addEventListener("keydown", (event) => {
       const object = objects[selected];
       object.row = clampRow(object.row + down);
       object.column = clampColumn(object.column + right);
+      tell();
     }));
   } else if (["Delete", "Backspace"].includes(event.key) && selected >= 0) {
     event.preventDefault();
     attempt(deleteOne);
+    tell("Deleted; ");
   }
 });
+
+// Where the selected object is, for those who do not see it.
+function tell(before = "") {
+  const object = objects[selected];
+  say(`${before}${object ? `object ${selected + 1} at row ${object.row}, column ${object.column}` : "no object"}`);
+}
 
 let pen = null;
 function stroke(event) {
@@ -424,7 +482,7 @@ $("input").addEventListener("pointerdown", (event) => {
   event.preventDefault();
   $("input").setPointerCapture(event.pointerId);
   image = { ...image, pixels: image.pixels.slice() };
-  pen = { last: null, erase: event.shiftKey || event.button === 2 };
+  pen = { last: null, erase: $("erase").checked || event.shiftKey || event.button === 2 };
   stroke(event);
 });
 $("input").addEventListener("contextmenu", (event) => event.preventDefault());
@@ -444,13 +502,14 @@ $("file").addEventListener("change", ({ target }) => {
   if (target.files[0]) openImage(target.files[0]);
   target.value = "";
 });
+// Anywhere, since a browser leaves the page for a file that is dropped where nobody wants it.
 for (const name of ["dragenter", "dragover"]) {
-  $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
+  document.addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
 }
 for (const name of ["dragleave", "drop"]) {
-  $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.remove("over"); });
+  document.addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.remove("over"); });
 }
-$("drop").addEventListener("drop", (event) => {
+document.addEventListener("drop", (event) => {
   const [file] = event.dataTransfer.files;
   if (file) openImage(file);
 });
@@ -479,6 +538,7 @@ async function restore({ model, objects: kept }) {
   }
   if (!abouts[model]) throw new Error(`The scene was made with ${model}, which is not here.`);
   choose(model);
+  if (kept.length > about.slots) throw new Error(`A scene has at most ${about.slots} objects.`);
   if (kept.some(({ appearance }) => appearance.length !== about.latent_size)) {
     throw new Error("The scene was made with another model of the same name.");
   }
@@ -487,15 +547,12 @@ async function restore({ model, objects: kept }) {
   const restored = kept.map((object, k) => ({ row: clampRow(object.row), score: 1,
     column: clampColumn(object.column), appearance: object.appearance,
     sprite: fromBase64(looks[k].sprite) }));
-  await show(lit(about, restored));
-  objects = restored;
-  select(objects.length ? 0 : -1);
-  await edited();
+  await show(lit(about, restored), restored);
 }
 
 $("load-scene").addEventListener("change", ({ target }) => {
   const [file] = target.files;
-  if (file) attempt(async () => restore(scenes.fromFile(await file.text())));
+  if (file) attempt(async () => restore(await scenes.fromFile(file)));
   target.value = "";
 });
 
@@ -515,7 +572,7 @@ window.addEventListener("hashchange", () => attempt(async () => {
 const buttons = {
   fresh: () => newScene("fresh"), prior: () => newScene("prior"), clear: () => show(blank(about)),
   undo: () => travel(past, future), redo: () => travel(future, past),
-  add: addOne, copy: copyOne, delete: deleteOne,
+  add: addOne, copy: copyOne, delete: deleteOne, swap: swapChosen,
   like: () => replaceLook("like"), other: () => replaceLook("other"),
   "save-picture": savePicture, link: copyLink,
   "save-scene": () => download("scene.json",
@@ -530,17 +587,19 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   attempt(() => (event.shiftKey ? travel(future, past) : travel(past, future)));
 });
-$("swap-with").addEventListener("change", ({ target }) => {
-  if (target.value !== "") attempt(() => edit(() => swap(selected, Number(target.value))).finally(drawLook));
-});
-let morphed = null;
+
+let morphed = null; // the look that a morph began with
+function stopMorphing() {
+  morphed = null;
+  $("morph").value = 0;
+}
+$("morph-with").addEventListener("change", stopMorphing);
 for (const name of ["input", "change"]) {
   $("morph").addEventListener(name, ({ target }) => attempt(async () => {
     if ($("morph-with").value === "") return;
     const into = objects[Number($("morph-with").value)].appearance;
     if (!morphed) { remember(); morphed = objects[selected].appearance; }
     const t = Number(target.value), from = morphed;
-    if (name === "change") morphed = null;
     await setAppearance(from.map((z, i) => (1 - t) * z + t * into[i]), name === "change");
   }));
 }
@@ -554,11 +613,13 @@ function choose(name) {
   $("fresh").disabled = !about.fresh;
   makeSliders();
   $("colours").hidden = about.channels === 1;
-  asked++; // what is still to come is of another model
+  shown++; // what is still to come is of another model
+  asked++;
+  busy = false;
   past = [];
   future = [];
-  first = again = image = null;
-  objects = [];
+  first = again = others = image = null;
+  objects = original = [];
   select(-1);
 }
 
@@ -577,10 +638,12 @@ async function refreshModels() {
   return known;
 }
 
-$("model").addEventListener("change", ({ target }) => attempt(async () => {
-  choose(target.value);
+async function start(name) {
+  choose(name);
   await newScene(about.fresh ? "fresh" : "prior");
-}));
+}
+
+$("model").addEventListener("change", ({ target }) => attempt(() => start(target.value)));
 
 COLOURS.forEach((name, k) => {
   const button = Object.assign(document.createElement("button"), { title: name });
@@ -596,9 +659,6 @@ COLOURS.forEach((name, k) => {
 });
 
 attempt(async () => {
-  const known = await refreshModels();
-  choose(known[0].name);
-  await newScene(about.fresh ? "fresh" : "prior");
-  const kept = scenes.fromLink(location.hash);
-  if (kept) await restore(kept);
+  const [{ name }] = await refreshModels(), kept = scenes.fromLink(location.hash);
+  await (kept ? restore(kept) : start(name));
 });

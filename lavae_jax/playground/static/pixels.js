@@ -81,8 +81,11 @@ export function box(about, sprite) {
   return { top: top - half, left: left - half, bottom: bottom - half, right: right - half };
 }
 
+const LARGEST_FILE = 20e6; // bytes
+
 // A picture of any kind as a binary image of the model's canvas: bright objects on black.
 export async function fromFile(about, file) {
+  if (file.size > LARGEST_FILE) throw new Error("This image is larger than 20 MB.");
   const bitmap = await createImageBitmap(file).catch(() => {
     throw new Error("This file is not an image that the browser can read.");
   });

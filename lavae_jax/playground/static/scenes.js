@@ -2,6 +2,7 @@
 
 import { fromBase64, toBase64 } from "./pixels.js";
 
+const LARGEST_FILE = 1e6; // bytes
 const STEP = 1 / 1000; // to which appearances are rounded in links
 
 export function toFile(model, about, objects) {
@@ -12,9 +13,10 @@ export function toFile(model, about, objects) {
 }
 
 // Checked, since a file or a link may say anything.
-export function fromFile(text) {
+export async function fromFile(file) {
   let content;
-  try { content = JSON.parse(text); } catch { throw new Error("This file is not a scene."); }
+  if (file.size > LARGEST_FILE) throw new Error("This file is too large for a scene.");
+  try { content = JSON.parse(await file.text()); } catch { throw new Error("This file is not a scene."); }
   const fits = content && typeof content.model === "string" && Array.isArray(content.objects)
     && content.objects.every((o) => isVector(o?.location, 2) && isVector(o?.appearance));
   if (!fits) throw new Error("This file is not a scene.");
@@ -51,21 +53,40 @@ export function fromLink(hash) {
   }
 }
 
-// What became of the others when a scene is taken apart again: each wanted object's nearest.
-export function compare(about, wanted, found) {
+// What an edit did to the objects that were left alone: how they are inferred in the rendered picture
+// before it and after it.
+export function compare(about, original, objects, before, after) {
+  const found = matched(about, objects, after);
+  const was = matched(about, objects, before);
+  const alone = objects.flatMap((object, k) => (
+    found[k] && was[k] && original.some((o) => isSame(o, object)) ? [[was[k], found[k]]] : []));
+  const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length || 0;
+  return {
+    lost: found.filter((f) => !f).length,
+    extra: after.length - found.filter(Boolean).length,
+    alone: alone.length,
+    moved: mean(alone.map(([a, b]) => Math.hypot(a.row - b.row, a.column - b.column))),
+    changed: mean(alone.map(([a, b]) => distance(about, a, b))),
+  };
+}
+
+const isSame = (a, b) => a.row === b.row && a.column === b.column
+  && a.appearance.every((z, i) => z === b.appearance[i]);
+
+function distance(about, a, b) {
+  const here = coordinates(about, a.appearance), there = coordinates(about, b.appearance);
+  return Math.sqrt(here.reduce((sum, v, k) => sum + (v - there[k]) ** 2, 0) / here.length);
+}
+
+// For each object the nearest that was found, if it is near; each of those once.
+function matched(about, objects, found) {
   const left = [...found];
-  let lost = 0, moved = 0, changed = 0, matched = 0;
-  for (const object of wanted) {
+  return objects.map((object) => {
     const distances = left.map((f) => Math.hypot(f.row - object.row, f.column - object.column));
     const nearest = distances.indexOf(Math.min(...distances));
-    if (nearest < 0 || distances[nearest] > about.sprite_size / 2) { lost++; continue; }
-    const [other] = left.splice(nearest, 1);
-    moved += distances[nearest];
-    const here = coordinates(about, object.appearance), there = coordinates(about, other.appearance);
-    changed += Math.sqrt(here.reduce((s, v, k) => s + (v - there[k]) ** 2, 0) / here.length);
-    matched++;
-  }
-  return { lost, extra: left.length, moved: moved / matched || 0, changed: changed / matched || 0 };
+    return nearest < 0 || distances[nearest] > about.sprite_size / 2
+      ? null : left.splice(nearest, 1)[0];
+  });
 }
 
 // Along the directions of largest variation, in standard deviations.

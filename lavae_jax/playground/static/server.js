@@ -1,6 +1,7 @@
 // Questions to the server. A server that is gone is asked again until it answers.
 
 const listeners = { lost: () => {}, back: () => {} };
+const PATIENCE = 30_000, PULSE = 5_000; // milliseconds
 let lost = false;
 
 export function onConnection(on) { Object.assign(listeners, on); }
@@ -10,7 +11,7 @@ export class Told extends Error {} // what the server said was wrong, in words
 async function answer(url, options) {
   let response;
   try {
-    response = await fetch(url, options);
+    response = await fetch(url, { ...options, signal: AbortSignal.timeout(PATIENCE) });
   } catch {
     if (!lost) { lost = true; listeners.lost(); wait(); }
     throw new Told("The server does not answer.");
@@ -24,12 +25,15 @@ async function wait() {
   while (lost) {
     await new Promise((resolve) => setTimeout(resolve, 1500));
     try {
-      await fetch("/models");
+      await fetch("/models", { signal: AbortSignal.timeout(PATIENCE) });
       lost = false;
       listeners.back();
     } catch { /* not yet */ }
   }
 }
+
+// A server that goes away is noticed while nobody asks, too.
+setInterval(() => { if (!lost && !document.hidden) answer("/models").catch(() => {}); }, PULSE);
 
 export const models = () => answer("/models");
 
