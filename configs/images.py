@@ -21,6 +21,7 @@ def get_config(recipe: str = "cpu"):
         "path": "",  # a folder, an .npy or .npz file, or tfds:name/config
         "member": "",  # the array of an .npz, or the split of a TFDS data set
         "data_dir": "",  # where TFDS finds it
+        "images": "",  # how many there are, and a fingerprint; filled in when a run starts
         "canvas": 64,  # what is cut out of larger images at each step, in pixels
         "invert": False,  # objects are dark on a bright background
         "threshold": "otsu",  # or a number from 0 to 1, or stochastic

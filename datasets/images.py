@@ -10,6 +10,7 @@ import copy
 import csv
 import dataclasses
 import functools
+import hashlib
 import pathlib
 import re
 import zipfile
@@ -22,7 +23,7 @@ import skimage.measure
 import tensorflow_datasets as tfds
 import tqdm
 from ml_collections import ConfigDict
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from datasets import DatasetError
 from lavae_jax.input_pipeline import Batch
@@ -42,6 +43,7 @@ class Images(Protocol):
 
     names: Sequence[str]
     counts: Sequence[int] | None  # of objects, where somebody knows
+    fingerprint: str  # which images these are, as far as can be seen without reading all
 
     def __len__(self) -> int: ...
 
@@ -72,11 +74,14 @@ def open_images(path: str, member: str = "", data_dir: str | None = None) -> Ima
     return Files([file], file.parent)
 
 
+def _hash(*parts) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
 @dataclasses.dataclass(frozen=True)
 class Files:
     paths: Sequence[pathlib.Path]
     folder: pathlib.Path
-    counts: np.ndarray | None = None
 
     @classmethod
     def open(cls, folder: pathlib.Path) -> "Files":
@@ -84,12 +89,19 @@ class Files:
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
         if not paths:
             raise DatasetError(f"{folder} has no images ({', '.join(SUFFIXES)}), nor its folders")
-        names = [str(path.relative_to(folder)) for path in paths]
-        return cls(paths, folder, _counts_beside(folder, names))
+        return cls(paths, folder)
 
     @functools.cached_property
     def names(self) -> list[str]:
         return [str(path.relative_to(self.folder)) for path in self.paths]
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray | None:
+        return _counts_beside(self.folder, self.names)
+
+    @property
+    def fingerprint(self) -> str:
+        return _hash(self.names, [path.stat().st_size for path in self.paths])
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -102,6 +114,8 @@ def read_image(path: pathlib.Path) -> np.ndarray:
     """[H, W, C] float32 in 0..1; what is transparent is black."""
     try:
         with Image.open(path) as image:
+            if (pages := getattr(image, "n_frames", 1)) > 1:
+                raise DatasetError(f"{path} has {pages} pages; save each as a file of its own")
             if image.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV"):
                 image = image.convert("RGBA" if "transparency" in image.info else "RGB")
             if image.mode == "LA":
@@ -110,7 +124,9 @@ def read_image(path: pathlib.Path) -> np.ndarray:
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
                 image = image.convert("RGB")
             return as_floats(np.asarray(image), str(path))
-    except (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except DatasetError:
+        raise
+    except Exception as error:  # Pillow has no end of them for files that are damaged
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
@@ -164,11 +180,30 @@ def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | N
 class _Array:
     array: np.ndarray  # [N, H, W] or [N, H, W, C]
     source: str
-    counts: np.ndarray | None = None
+    counts_in: pathlib.Path | None = None  # an .npz with a member called so
 
     @functools.cached_property
     def names(self) -> list[str]:
         return [str(i) for i in range(len(self))]
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray | None:
+        if self.counts_in is None:
+            return None
+        try:
+            counts = np.load(self.counts_in, allow_pickle=False)["count"]
+        except ValueError as error:
+            raise DatasetError(f"`count` in {self.counts_in} cannot be read: {error}") from error
+        if counts.shape != (len(self),) or not np.issubdtype(counts.dtype, np.integer):
+            raise DatasetError(
+                f"`count` in {self.counts_in} is {counts.dtype} {counts.shape}; one for each image"
+            )
+        return counts.astype(np.int32)
+
+    @property
+    def fingerprint(self) -> str:
+        ends = [np.asarray(self.array[i]).tobytes() for i in (0, -1)]
+        return _hash(self.array.shape, str(self.array.dtype), *ends)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -190,26 +225,20 @@ def _open_array(path: pathlib.Path, member: str) -> _Array:
                 there = ", ".join(members.files)
                 wanted = f"no array {member!r}" if member else f"none of {', '.join(MEMBERS)}"
                 raise DatasetError(f"{path} has {wanted}; name one with `member`: {there}")
-            counts = members["count"] if "count" in members and name != "count" else None
-            return _checked_array(members[name], f"{path}:{name}", counts)
+            counts_in = path if "count" in members and name != "count" else None
+            return _checked_array(members[name], f"{path}:{name}", counts_in)
     except (TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path} cannot be read as an array: {error}") from error
 
 
-def _checked_array(array: np.ndarray, name: str, counts: np.ndarray | None = None) -> _Array:
+def _checked_array(array: np.ndarray, name: str, counts_in: pathlib.Path | None = None) -> _Array:
     if 0 in array.shape:
         raise DatasetError(f"{name} has shape {array.shape}: there is no image in it")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] not in (1, 3)):
         raise DatasetError(f"{name} has shape {array.shape}; wanted is [N, H, W] or [N, H, W, C]")
-    if counts is not None and (
-        counts.shape != (len(array),) or not np.issubdtype(counts.dtype, np.integer)
-    ):
-        raise DatasetError(
-            f"`count` in {name} is {counts.dtype} {counts.shape}; one for each image"
-        )
-    return _Array(array, name, None if counts is None else counts.astype(np.int32))
+    return _Array(array, name, counts_in)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +257,10 @@ class _Tfds:
         except Exception as error:  # TFDS has many, and says in each what is missing
             reason = str(error).strip().splitlines()
             reason = reason[0] if reason else repr(error)
-            raise DatasetError(f"tfds:{name} cannot be opened: {reason}") from error
+            raise DatasetError(
+                f"tfds:{name} cannot be opened (it must be prepared, as array_record: tfds build "
+                f"--file_format=array_record): {reason}"
+            ) from error
         known = builder.info.features
         if "image" not in known:
             raise DatasetError(f"tfds:{name} has no feature `image`; it has {', '.join(known)}")
@@ -241,6 +273,10 @@ class _Tfds:
     @functools.cached_property
     def names(self) -> list[str]:
         return [str(i) for i in range(len(self))]
+
+    @property
+    def fingerprint(self) -> str:
+        return _hash(self.source, len(self), self.records[0], self.records[len(self) - 1])
 
     def __len__(self) -> int:
         return len(self.records)
@@ -355,8 +391,10 @@ class Crops:
         canvas: tuple[int, int],
         seed: int = 0,
         skip_unreadable: bool = False,
+        with_counts: bool = False,
     ):
         self.look, self.canvas, self.seed = look, canvas, seed
+        self.counts = images.counts if with_counts else None
         self.skipped: list[str] = []  # what was wrong with each
         self.shapes: list[tuple[int, int]] = []
         self._images, self._number, self._kept = images, [], []
@@ -404,8 +442,8 @@ class Crops:
         draws = index if draws is None else draws
         crops = [self._crop(int(i), int(draw)) for i, draw in zip(index, draws, strict=True)]
         batch = {"image": np.stack(crops)}
-        if self._images.counts is not None and self.whole:
-            counts = [self._images.counts[self._number[i]] for i in index]
+        if self.counts is not None and self.whole:
+            counts = [self.counts[self._number[i]] for i in index]
             batch["count"] = np.array(counts, np.int32)
         return batch
 
@@ -443,7 +481,8 @@ def open_crops(config: ConfigDict) -> Crops:
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     skip = dataset.unreadable == "skip"
     look = make_look(images, channels, dataset.invert, dataset.threshold, skip)
-    return Crops(images, look, (dataset.canvas, dataset.canvas), config.seed, skip)
+    canvas = (dataset.canvas, dataset.canvas)
+    return Crops(images, look, canvas, config.seed, skip, with_counts=True)
 
 
 def trained_look(config: ConfigDict) -> Look:
@@ -455,11 +494,12 @@ def trained_look(config: ConfigDict) -> Look:
 
 
 def settle(config: ConfigDict) -> None:
-    """Puts the number that Otsu's method finds into the config, so that a trained model knows
-    it, and a run is not taken up with other images."""
+    """Puts into the config the number that Otsu's method finds, so that a trained model knows
+    it, and a fingerprint of the images, so that a run is not taken up with others."""
     dataset = config.dataset
+    images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
+    dataset.images = f"{len(images)} ({images.fingerprint})"
     if dataset.threshold == "otsu":
-        images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
         skip = dataset.unreadable == "skip"
         look = make_look(images, config.model.channels, dataset.invert, "otsu", skip)
         dataset.threshold = f"{look.threshold:.6f}"
@@ -496,7 +536,8 @@ def parts(crops: Crops, most: int = LOOKED_AT) -> Parts:
         boxes = [r.bbox for r in regions if r.area > SPECK]
         sides += [max(bottom - top, right - left) for top, left, bottom, right in boxes]
         counts.append(len(boxes))
-        lit.append(image.mean())
+        height, width = np.minimum(crops.shapes[i], crops.canvas)
+        lit.append(image[:height, :width].mean())
     return Parts(np.array(sides, int), np.array(counts, int), float(np.mean(lit)))
 
 
@@ -531,6 +572,11 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
                 " leave such images out or set config.model.sprite_size"
             )
     said = [f"skipped: {reason}" for reason in crops.skipped]
+    if crops.counts is not None and not crops.whole:
+        said.append(
+            "counts are of whole images, and canvases are parts of them, so that count accuracy is "
+            "not shown; a config.dataset.canvas as large as the images would do"
+        )
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(
             f"one in 20 connected parts is larger than config.model.sprite_size={sprite_size} "

@@ -11,7 +11,6 @@ ones are taken apart in tiles. A run that is stopped goes on where it was.
 """
 
 import dataclasses
-import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -45,12 +44,16 @@ THRESHOLD = flags.DEFINE_float(
     "threshold", None, "Pixels above it are lit, from 0 to 1 [as in training].", 0.0, 1.0
 )
 NUM_SAMPLES = flags.DEFINE_integer(
-    "num_samples", 20, "For the bound on log p(x) of binary images; 0 for none.", lower_bound=0
+    "num_samples",
+    20,
+    "For the bound on log p(x) of binary images (of the first 8 sizes that occur); 0 for none.",
+    lower_bound=0,
 )
 flags.mark_flag_as_required("images")
 
 AT_ONCE, MANY_PIXELS = 64, 1 << 22  # images, and their pixels
-MULTIPLE = 64  # pixels, to which images of different sizes are filled up
+MULTIPLE = 32  # pixels, to which images are filled up
+SIZES = 8  # of images that have a bound, since each is compiled
 
 
 def make_look(model: lavae_jax.Model) -> images.Look:
@@ -72,8 +75,7 @@ def main():
     data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
     source = images.open_images(IMAGES.value, MEMBER.value, data_dir)
     look = make_look(model)
-    names = hashlib.sha256("\n".join(source.names).encode()).hexdigest()
-    about = {"model": model.fingerprint, "images": IMAGES.value, "names": names}
+    about = {"model": model.fingerprint, "images": IMAGES.value, "content": source.fingerprint}
     about |= {"look": list(vars(look).values()), "max_objects": MAX_OBJECTS.value}
     about |= {"num_samples": NUM_SAMPLES.value, "overlay": OVERLAY.value}
     about |= {"min_score": MIN_SCORE.value}
@@ -85,7 +87,8 @@ def main():
     with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
         least = model.settings.max_objects  # pixels
         for chunk in _chunks(source, range(before, len(source)), look, least):
-            unfinished.add(_infer(model, source, chunk, look, overlays))
+            sizes = [(record["height"], record["width"]) for record in unfinished.records]
+            unfinished.add(_infer(model, source, chunk, look, overlays, sizes))
             progress.update(len(chunk))
     records, written = unfinished.records, unfinished.finish()
     _report(records, (len(records) - before) / max(time.monotonic() - started, 1e-9))
@@ -100,8 +103,8 @@ def _chunks(source, numbers, look, least: int) -> Iterator[dict[int, np.ndarray 
         try:
             chunk[i] = look.grey(source[i], source.names[i])
             pixels += chunk[i].size
-            if chunk[i].size < least:
-                raise DatasetError(f"{source.names[i]} has only {chunk[i].size} pixels")
+            if (there := math.prod(chunk[i].shape[:2])) < least:
+                raise DatasetError(f"{source.names[i]} has only {there} pixels")
         except DatasetError as error:
             chunk[i] = error
         if len(chunk) == AT_ONCE or pixels > MANY_PIXELS:
@@ -111,7 +114,7 @@ def _chunks(source, numbers, look, least: int) -> Iterator[dict[int, np.ndarray 
         yield chunk
 
 
-def _infer(model, source, chunk, look, overlays) -> list[objects.Record]:
+def _infer(model, source, chunk, look, overlays, sizes_before) -> list[objects.Record]:
     """The records of some images, in their order."""
     records = {
         i: objects.failure(source.names[i], str(error))
@@ -119,48 +122,62 @@ def _infer(model, source, chunk, look, overlays) -> list[objects.Record]:
         if isinstance(error, DatasetError)
     }
     grey = {i: image for i, image in chunk.items() if i not in records}
-    lit = {i: _fill_up(g > look.threshold, grey) for i, g in grey.items()}
-    by_shape: dict[tuple[int, ...], list[int]] = {}
-    for i, image in lit.items():
-        by_shape.setdefault(image.shape, []).append(i)
-    for places in by_shape.values():
-        batch = np.stack([lit[i] for i in places])
+    lit = {i: image > look.threshold for i, image in grey.items()}
+    bounds = _bounds(model, grey, lit, sizes_before)
+    for places in _by_shape({i: _filled_up(image) for i, image in lit.items()}):
+        batch = np.stack([_filled_up(lit[i]) for i in places])
         scene = model.infer(batch, max_objects=MAX_OBJECTS.value or math.inf)
+        likely = (np.asarray(scene.score) >= MIN_SCORE.value).sum(1)  # the likeliest come first
+        scene = dataclasses.replace(scene, count=np.minimum(scene.count, likely))
         covered = np.asarray(model.render(scene)) > objects.LIT
-        bounds = _bounds(model, batch, [grey[i] for i in places], np.asarray(scene.count))
         for k, i in enumerate(places):
             # On the image as it is: what was filled up is not part of it.
             whole = dataclasses.replace(scene[k], canvas=grey[i].shape[:2])
             (found,) = model.measure(whole, [grey[i]])
-            found = [thing for thing in found if thing.score >= MIN_SCORE.value]
             lit_pixels = int(batch[k].sum())
             missed = (batch[k] & ~covered[k]).sum() / lit_pixels if lit_pixels else None
             name = source.names[i]
-            records[i] = objects.record(name, grey[i].shape[:2], found, missed, bounds[k])
+            records[i] = objects.record(name, grey[i].shape[:2], found, missed, bounds.get(i))
             if overlays:
                 file = overlays / f"{name}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
-                objects.overlay(grey[i], found).save(file)
+                objects.overlay(source[i], found).save(file)
     return [records[i] for i in chunk]
 
 
-def _fill_up(image: np.ndarray, others: dict[int, np.ndarray]) -> np.ndarray:
-    """With black, to few different sizes if there are different ones, since each is compiled."""
-    if len({other.shape for other in others.values()}) == 1:
-        return image
+def _by_shape(arrays: dict[int, np.ndarray]) -> list[list[int]]:
+    together: dict[tuple[int, ...], list[int]] = {}
+    for i, array in arrays.items():
+        together.setdefault(array.shape, []).append(i)
+    return list(together.values())
+
+
+def _filled_up(image: np.ndarray) -> np.ndarray:
+    """With black, to one of few sizes, since each is compiled. So what is found in an image does
+    not depend on the others."""
     below, right = (-side % MULTIPLE for side in image.shape[:2])
     return np.pad(image, ((0, below), (0, right), (0, 0)))
 
 
-def _bounds(model, batch, grey, count) -> list[float | None]:
-    """On log p(x), where an image has two values only and p(n) knows its number of objects."""
-    most, shape = model.settings.max_objects, batch.shape[1:]
-    known = [k for k, image in enumerate(grey) if image.shape == shape and count[k] <= most]
-    known = [k for k in known if len(np.unique(grey[k])) <= 2]
-    if not NUM_SAMPLES.value or not known or batch[0].size > lavae_jax.api.LARGE:
-        return [None] * len(batch)
-    log_p = model.bound(batch[known], NUM_SAMPLES.value).log_p
-    return [float(log_p[known.index(k)]) if k in known else None for k in range(len(batch))]
+def _bounds(model, grey, lit, sizes_before: list[tuple]) -> dict[int, float]:
+    """On log p(x), where an image has two values only, p(n) knows its number of objects, and its
+    size is one of the first that occur. Images are as they are: filling up would make others of
+    them."""
+    if not NUM_SAMPLES.value:
+        return {}
+    sizes = dict.fromkeys((*sizes_before, *(image.shape[:2] for image in lit.values())))
+    sizes = [size for size in sizes if size[0] and math.prod(size) <= lavae_jax.api.LARGE][:SIZES]
+    binary = {i: lit[i] for i, image in grey.items() if len(np.unique(image)) <= 2}
+    bounds = {}
+    for places in _by_shape({i: x for i, x in binary.items() if x.shape[:2] in sizes}):
+        counts = model.num_objects(np.stack([lit[i] for i in places]))
+        counted = zip(places, counts, strict=True)
+        known = [i for i, count in counted if count <= model.settings.max_objects]
+        if known:
+            x = np.stack([lit[i] for i in known])
+            log_p = model.bound(x, NUM_SAMPLES.value, places=known).log_p
+            bounds |= dict(zip(known, map(float, log_p), strict=True))
+    return bounds
 
 
 def _report(records: list[objects.Record], rate: float) -> None:

@@ -176,6 +176,11 @@ REFUSED = [
         {"model": NAME, "kind": "like", "image": image_of(), "location": [1, 1], "seed": 0},
         "finds no object there",
     ),
+    (
+        "/appearance",
+        {"model": NAME, "kind": "like", "image": GOOD, "location": [3, 60], "seed": 0},
+        "finds no object there",
+    ),
     ("/render", {"model": NAME, "scene": []}, "list of up to 16 objects"),
     ("/render", {"model": NAME, "scene": {"objects": [{}] * 17}}, "list of up to 16 objects"),
     ("/render", {"model": NAME, "scene": {"objects": [7]}}, "a location and an appearance"),
@@ -226,6 +231,8 @@ def test_where_others_may_come_any_address_will_do_but_no_other_name(made):
         for host, status in (
             ("localhost:80", 200),
             ("192.168.1.7:80", 200),
+            ("192.168.1.7", 200),
+            ("[fe80::1]", 200),
             ("[fd00::5]:80", 200),
             ("192.168.1.7:81", 403),
             ("evil.example:80", 403),
