@@ -9,8 +9,8 @@
     python examples/seeds.py --score=seeds.jsonl --truth=seeds/test/truth.json \\
         --checkpoint=runs/seeds --picture=seeds.png
 
-Ellipses of any size (6 to 15 pixels long), angle and brightness, between pixels, on a background
-that is not black, with noise. No two touch.
+Ellipses of any size (6 to 15 pixels long; see --longest), angle and brightness, between pixels, on
+a background that is not black, with noise. No two touch.
 """
 
 import json
@@ -22,11 +22,11 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
+LONGEST = flags.DEFINE_float("longest", 15.0, "Pixels of the longest seed.", lower_bound=4.0)
 IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `train` and `test`.")
 
-SIDE = 96  # pixels of an image
 MOST = 12  # seeds in an image
-LONGEST, APART = 15.0, 3.0  # pixels
+APART = 3.0  # pixels
 FINE = 4  # a pixel is the mean over so many places in each direction
 NOISE = 0.04  # its standard deviation; pixels are from 0 to 1
 NEAR = 2.0  # pixels within which a centre is right
@@ -46,13 +46,15 @@ def make(folder: pathlib.Path) -> None:
 
 def _image(draw: np.random.Generator) -> tuple[np.ndarray, list]:
     """An image, and the row and column of each seed."""
-    rows, columns = np.mgrid[: SIDE * FINE, : SIDE * FINE] / FINE + (0.5 / FINE - 0.5)
+    longest = LONGEST.value
+    side = max(96, round(6 * longest))
+    rows, columns = np.mgrid[: side * FINE, : side * FINE] / FINE + (0.5 / FINE - 0.5)
     light = np.full(rows.shape, draw.uniform(0.05, 0.2))
     centres, radii = [], []
     for _ in range(draw.integers(0, MOST + 1)):
-        long = draw.uniform(6.0, LONGEST) / 2
+        long = draw.uniform(0.4, 1.0) * longest / 2
         wide, angle = long * draw.uniform(0.5, 0.8), draw.uniform(0, math.pi)
-        centre = draw.uniform(LONGEST / 2, SIDE - 1 - LONGEST / 2, 2)
+        centre = draw.uniform(longest / 2, side - 1 - longest / 2, 2)
         if any(
             math.dist(centre, c) < long + r + APART for c, r in zip(centres, radii, strict=True)
         ):
@@ -63,7 +65,7 @@ def _image(draw: np.random.Generator) -> tuple[np.ndarray, list]:
         along = down * math.cos(angle) + right * math.sin(angle)
         across = right * math.cos(angle) - down * math.sin(angle)
         light[(along / long) ** 2 + (across / wide) ** 2 <= 1] = draw.uniform(0.6, 0.95)
-    light = light.reshape(SIDE, FINE, SIDE, FINE).mean((1, 3))
+    light = light.reshape(side, FINE, side, FINE).mean((1, 3))
     light += NOISE * draw.standard_normal(light.shape)
     return np.rint(255 * light.clip(0, 1)).astype(np.uint8), centres
 

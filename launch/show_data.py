@@ -104,6 +104,11 @@ def show_images(output: pathlib.Path) -> None:
         f"{found.side.max()}\nwritten to {output} and {histogram}\n"
         f"to train:\n  {shlex.join(command)}"
     )
+    if 2 * proposed.sprite_size > canvas:
+        print(
+            f"parts of up to {found.side.max()} pixels are hardly objects: if the threshold cuts "
+            f"through the background (see {output}), try another, such as --threshold=0.5"
+        )
 
 
 def _shown(length: int) -> range:

@@ -10,6 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import safetensors.numpy
+import scipy.ndimage
 from conftest import ROOT, SMALL
 
 import datasets
@@ -178,6 +179,36 @@ def test_a_figure_can_be_chosen(launch, run, tmp_path):
     result = launch("figures.py", f"--checkpoint={run}", f"--output={tmp_path}", *flags)
     assert result.returncode == 0, result.stderr
     assert {p.name for p in tmp_path.iterdir()} == {"training_curves.png", "training_curves.pdf"}
+
+
+def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    for k in range(3):
+        picture = handmade.picture((5 + k, 5, False), (20, 30, True), canvas=(70, 80))[..., 0]
+        thick = scipy.ndimage.maximum_filter(picture, 5)
+        PIL.Image.fromarray((255 * thick).astype(np.uint8)).save(own / f"{k}.png")
+    curves, general, grid = (tmp_path / f"{name}.png" for name in ("curves", "general", "grid"))
+    few = ["--count=0,1,2", "--canvas=64,80", "--scenes=4"]
+    results = launch_all(
+        ["curves.py", str(run), f"--output={curves}", "--metric=neg_elbo"],
+        ["curves.py", str(run), "--metric=lose"],
+        ["generalise.py", f"--checkpoint={run}", *few, f"--output={general}"],
+        ["show_data.py", "--dataset=images", f"--path={own}", f"--output={grid}"],
+    )
+    assert [result.returncode for result in results] == [0, 1, 0, 0], results
+    assert "--metric=lose: there are" in results[1].stderr
+    for picture in (curves, general, grid):
+        with PIL.Image.open(picture) as image:
+            assert image.width > 300
+    points = json.loads(general.with_suffix(".json").read_text())["results"]
+    assert {(p["kind"], p["canvas"], p["count"]) for p in points} == {
+        (kind, canvas, count)
+        for kind in ("seen", "unseen")
+        for canvas in (64, 80)
+        for count in (0, 1, 2)
+    }
+    assert "--config.model.sprite_size=9" in results[3].stdout
 
 
 def test_the_code_in_readme_runs(mnist_builder, monkeypatch, data_dir):
