@@ -115,6 +115,7 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
     }
     config.optimizer = {"learning_rate": 1e-3, "decay_steps": 0}
     config.beta = {"start": 0.0, "end": 1.0, "steps": 100_000}  # App. B
+    config.crops = {"side": 32, "steps": 0}  # so many steps on squares with something lit, first
     return config
 
 

@@ -369,7 +369,7 @@ class Model(_Trained):
 
     @property
     def _prior(self) -> prior.Mixture | None:
-        return self.variables["params"].get("prior")
+        return self.variables["params"]["prior"] if self.settings.prior.kind == "mixture" else None
 
     def _as_images(self, images):
         return as_images(images, self.settings.channels, self.settings.max_objects)

@@ -116,7 +116,11 @@ class Gallery:
 
     def prior_samples(self) -> Figure:
         models = (self.model, *self.beside)
-        return self._sample_blocks({_title(model): self._samples(model) for model in models})
+        titles = [_title(model) for model in models]
+        if len(set(titles)) < len(titles):
+            titles = [str(model.folder) for model in models]
+        samples = map(self._samples, models)
+        return self._sample_blocks(dict(zip(titles, samples, strict=True)))
 
     def prior_samples_4_5(self) -> Figure:
         samples = self._samples(self.model, count=[4, 5])

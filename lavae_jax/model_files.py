@@ -47,6 +47,7 @@ class Trained(NamedTuple):
     config: ConfigDict
     arrays: dict[str, np.ndarray]  # called params.… and batch_stats.…
     step: int  # that its training had reached
+    seconds: float  # that it took
 
 
 def load(path: str | pathlib.Path) -> Model | Baseline:
@@ -65,10 +66,12 @@ def read(path: str | pathlib.Path) -> Trained:
     workdir = folder.parent.parent if is_checkpoint else folder
     config = read_config(workdir)
     if (workdir / WEIGHTS).exists():
-        step = _read_json(workdir / PROVENANCE).get("step", config.get("num_train_steps", 0))
-        return Trained(workdir, config, _read_weights(workdir), step)
+        made = _read_json(workdir / PROVENANCE)
+        step = made.get("step", config.get("num_train_steps", 0))
+        return Trained(workdir, config, _read_weights(workdir), step, made.get("seconds", 0.0))
     checkpoint = checkpoints.load(folder) if is_checkpoint else _newest(workdir)
-    return Trained(workdir, config, _of_model(config, checkpoint), checkpoint.step)
+    seconds = checkpoint.meta.get("seconds", 0.0)
+    return Trained(workdir, config, _of_model(config, checkpoint), checkpoint.step, seconds)
 
 
 def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:

@@ -440,7 +440,7 @@ def test_vmap_and_pmap_give_what_a_loop_gives(scene):
 def test_prior_samples_have_the_counts_they_are_asked_for(scene):
     settings, variables, _ = scene
     sample = compiled(generative.sample_prior, settings, static=("canvas",))
-    only = jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf)
+    only = jnp.tile(jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf), (200, 1))
     drawn = sample(variables, keys(0, 200), canvas=(12, 12), count_logits=only)
     assert (drawn.count == 4).all()
     assert drawn.appearance.shape == (200, 4, settings.latent_size)

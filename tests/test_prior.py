@@ -133,7 +133,7 @@ def test_scenes_of_the_prior_have_appearances_that_follow_the_density():
     variables = initialised(settings)
     variables = {**variables, "params": {**variables["params"], "prior": made}}
     sample = compiled(generative.sample_prior, settings, static=("canvas",))
-    full = jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf)
+    full = jnp.tile(jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf), (10_000, 1))
     scenes = sample(
         variables, jax.random.split(jax.random.key(0), 10_000), canvas=(4, 4), count_logits=full
     )

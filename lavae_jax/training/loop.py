@@ -64,7 +64,9 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
         task = tasks.make(config)
     except ValueError as error:
         raise TrainingError(str(error)) from error
-    beginning = _beginning(config, task)
+    beginning = None
+    if jax.process_index() == 0 and not checkpoints.steps(folder / "checkpoints"):
+        beginning = _beginning(config, task)
     data = open_data()
     with files.claim(folder, config) as run_files:
         run = Run(config, task, data, run_files, started)
@@ -89,10 +91,10 @@ def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
     if not name:
         return None
     trained = model_files.read(name)
-    theirs, ours = ({**files.plain(c.model), "prior": None} for c in (trained.config, config))
+    theirs, ours = map(_what_is_learnt, (trained.config, config))
     if unlike := files.difference(theirs, ours):
         raise TrainingError(
-            f"config.start_from={name} is another model than config.model, and not by its prior "
+            f"config.start_from={name} is another model than this one, and not by its prior "
             "alone:\n" + "\n".join(f"  {line}" for line in unlike)
         )
     step = trained.step
@@ -103,7 +105,14 @@ def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
             f"after {ends} (of {config.num_train_steps:,}); give both the same lengths"
         )
     arrays = {**model_files.in_checkpoint(trained), "state.step": np.asarray(step, np.int32)}
-    return Checkpoint(step, arrays, {"data": {"next_index": step}})
+    return Checkpoint(step, arrays, {"data": {"next_index": step}, "seconds": trained.seconds})
+
+
+def _what_is_learnt(config: ConfigDict) -> dict[str, Any]:
+    """The networks, what they see, and the seed; but for the prior."""
+    data = {name: config.dataset.get(name) for name in ("name", "overrides")}
+    model = {**files.plain(config.model), "prior": None}
+    return {"model": model, "dataset": data, "seed": config.seed}
 
 
 class Run:

@@ -372,6 +372,6 @@ def _baseline(config: ConfigDict) -> Task:
 
     rates = dict.fromkeys(("encoder", "decoder"), _learning_rate(config))
     phases = [Phase("elbo", loss, rates)]
-    if config.get("crops"):
+    if config.crops.steps:
         phases.insert(0, Phase("crops", crops_loss, rates, config.crops.steps))
     return Task(make_module, tuple(phases), evaluate, reconstruct)
