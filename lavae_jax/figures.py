@@ -359,6 +359,7 @@ def generalisation(results: Sequence[dict], panel_inches: float = 1.0) -> Figure
             axis.spines[["top", "right"]].set_visible(False)
         axes[0, column].set_title(f"{kind} objects", fontsize=1.15 * font)
         axes[1, column].set_xlabel("objects in a scene", fontsize=font)
-        axes[1, column].set_ylim(bottom=0)
+    axes[0, 0].set_ylim(min(0.9, axes[0, 0].get_ylim()[0]), 1.005)  # rows share their axes
+    axes[1, 0].set_ylim(bottom=0)
     axes[0, 0].legend(fontsize=font, frameon=False, loc="lower left")
     return figure
