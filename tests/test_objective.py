@@ -237,7 +237,7 @@ def test_a_mixture_of_standard_components_is_the_paper_s_prior():
     ]
     log_w, parts = weigh[0](variables, X, keys(1, 1), num_samples=2_000)
     log_w_mixture, parts_mixture = weigh[1](standard, X, keys(1, 1), num_samples=2_000)
-    np.testing.assert_allclose(log_w_mixture, log_w, atol=1e-5)
+    np.testing.assert_allclose(log_w_mixture, log_w, rtol=1e-5, atol=1e-5)
     sampled = np.asarray(parts_mixture.kl_appearance)
     error = 4 * sampled.std() / np.sqrt(sampled.size)
     np.testing.assert_allclose(sampled.mean(), parts.kl_appearance.mean(), atol=error)
