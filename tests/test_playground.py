@@ -345,6 +345,13 @@ class Page:
             assert time.time() < deadline, (text, self[where].text, self["alert"].text)
             time.sleep(0.02)
 
+    def wait_for_lit(self, *numbers, seconds=20):
+        """Until so many pixels are."""
+        deadline = time.time() + seconds
+        while len(lit := self.lit()) not in numbers:
+            assert time.time() < deadline, lit
+            time.sleep(0.02)
+
     def lit(self):
         """The stage's pixels that are more white than black, without boxes."""
         script = """
@@ -430,8 +437,7 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     for key in (Keys.HOME, Keys.END):
         slider.send_keys(key)
         page.wait("All objects found again")
-        time.sleep(0.3)
-    assert len(page.lit()) in (2, 4)
+    page.wait_for_lit(2, 4)
 
     # A morph goes on from key to key, and is one step to undo.
     while page["undo"].is_enabled():
@@ -439,9 +445,9 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     Select(page["morph-with"]).select_by_visible_text("object 2")
     for _ in range(20):
         page["morph"].send_keys(Keys.ARROW_RIGHT)
-    page.wait("All objects found again")
     assert page["morph"].get_attribute("value") == "1"
-    assert len(page.lit()) in (2, 4)
+    page.wait_for_lit(2, 4)
+    page.wait("All objects found again")
     page.driver.execute_script("document.activeElement.blur()")
     while page["undo"].is_enabled():
         page["undo"].click()
