@@ -51,6 +51,7 @@ from lavae_jax import (
 )
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
+from lavae_jax.playground import visitors
 from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
@@ -315,8 +316,6 @@ def benchmark_input() -> None:
 
 def measure_playground() -> None:
     """From the command to the first answer; then answers, as visitors get them."""
-    from lavae_jax.playground import visitors
-
     before = time.perf_counter()
     program = str(_program.ROOT / "launch" / "playground.py")
     command = [sys.executable, "-u", program, "--port=0", "--nobrowser"]

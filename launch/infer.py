@@ -124,8 +124,9 @@ def _infer(model, source, chunk, look, overlays, sizes_before) -> list[objects.R
     grey = {i: image for i, image in chunk.items() if i not in records}
     lit = {i: image > look.threshold for i, image in grey.items()}
     bounds = _bounds(model, grey, lit, sizes_before)
-    for places in _by_shape({i: _filled_up(image) for i, image in lit.items()}):
-        batch = np.stack([_filled_up(lit[i]) for i in places])
+    filled_up = {i: _filled_up(image) for i, image in lit.items()}
+    for places in lavae_jax.api.by_shape(filled_up):
+        batch = np.stack([filled_up[i] for i in places])
         scene = model.infer(batch, max_objects=MAX_OBJECTS.value or math.inf)
         likely = (np.asarray(scene.score) >= MIN_SCORE.value).sum(1)  # the likeliest come first
         scene = dataclasses.replace(scene, count=np.minimum(scene.count, likely))
@@ -145,13 +146,6 @@ def _infer(model, source, chunk, look, overlays, sizes_before) -> list[objects.R
     return [records[i] for i in chunk]
 
 
-def _by_shape(arrays: dict[int, np.ndarray]) -> list[list[int]]:
-    together: dict[tuple[int, ...], list[int]] = {}
-    for i, array in arrays.items():
-        together.setdefault(array.shape, []).append(i)
-    return list(together.values())
-
-
 def _filled_up(image: np.ndarray) -> np.ndarray:
     """With black, to one of few sizes, since each is compiled. So what is found in an image does
     not depend on the others."""
@@ -169,13 +163,14 @@ def _bounds(model, grey, lit, sizes_before: list[tuple]) -> dict[int, float]:
     sizes = [size for size in sizes if size[0] and math.prod(size) <= lavae_jax.api.LARGE][:SIZES]
     binary = {i: lit[i] for i, image in grey.items() if len(np.unique(image)) <= 2}
     bounds = {}
-    for places in _by_shape({i: x for i, x in binary.items() if x.shape[:2] in sizes}):
+    known_sizes = {i: x for i, x in binary.items() if x.shape[:2] in sizes}
+    for places in lavae_jax.api.by_shape(known_sizes):
         counts = model.num_objects(np.stack([lit[i] for i in places]))
-        counted = zip(places, counts, strict=True)
-        known = [i for i, count in counted if count <= model.settings.max_objects]
+        few = counts <= model.settings.max_objects
+        known = np.array(places)[few].tolist()
         if known:
-            x = np.stack([lit[i] for i in known])
-            log_p = model.bound(x, NUM_SAMPLES.value, places=known).log_p
+            x, most = np.stack([lit[i] for i in known]), int(counts[few].max())
+            log_p = model.bound(x, NUM_SAMPLES.value, places=known, max_objects=most).log_p
             bounds |= dict(zip(known, map(float, log_p), strict=True))
     return bounds
 

@@ -12,7 +12,7 @@ import math
 import operator
 import pathlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -185,6 +185,14 @@ def _in_batches(
     return jax.tree.map(lambda *a: np.concatenate(a), *results)
 
 
+def by_shape(images: Mapping[int, np.ndarray]) -> list[list[int]]:
+    """The numbers of images of one shape together, in the order of the images."""
+    together: dict[tuple[int, ...], list[int]] = {}
+    for i, image in images.items():
+        together.setdefault(np.shape(image), []).append(i)
+    return list(together.values())
+
+
 # --- models ------------------------------------------------------------------
 
 
@@ -218,7 +226,8 @@ class _Trained:
         of its place, which is 0, 1, ... unless `places` names others: so a part of a data set
         has the bounds that it has within the whole. `progress` is the title of a progress
         bar; without one there is none. There is room for `max_objects` in an image, or, if it
-        is not given, for as many as are counted, which is the same bound in less time.
+        is not given, for as many as are counted, which is the same bound in less time; for
+        fewer, it is not.
         """
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples} must be at least 1")
@@ -381,11 +390,8 @@ class Model(_Trained):
 
     def _infer_each(self, images, key: Key | None, max_objects: float | None) -> list[Scene]:
         """Images of different sizes; those of one size together."""
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for i, image in enumerate(images):
-            by_shape.setdefault(np.shape(image), []).append(i)
         scenes: dict[int, Scene] = {}
-        for places in by_shape.values():
+        for places in by_shape(dict(enumerate(images))):
             scene = self.infer(np.stack([images[i] for i in places]), key, max_objects)
             scenes |= {i: scene[k] for k, i in enumerate(places)}
         return [scenes[i] for i in range(len(images))]

@@ -249,20 +249,25 @@ def training_curves(
             values += [value for _, value in points]
         low, high = min(values), curve.highest if bounded else np.quantile(values, 0.95)
         margin = 0.05 * max(high - low, 0.1)
-        axis.set_xlim(left=0)
         axis.set_ylim(low - margin, high if bounded else high + margin)
         axis.yaxis.get_major_formatter().set_useOffset(False)
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, which is short
+        _over_steps(axis, curve.title, font)
         axis.locator_params(nbins=4)
-        axis.set_title(curve.title, fontsize=1.15 * font)
-        axis.set_xlabel("step", fontsize=font)
         axis.set_ylabel(curve.unit, fontsize=font)
-        axis.tick_params(labelsize=0.9 * font)
-        axis.spines[["top", "right"]].set_visible(False)
     lines = {line.get_label(): line for axis in figure.axes for line in axis.lines}
     legend = {"loc": "outside upper left", "ncols": 2, "fontsize": font, "frameon": False}
     figure.legend(handles=list(lines.values()), **legend)
     return figure
+
+
+def _over_steps(axis: Axes, title: str, font: float) -> None:
+    """What panels of a metric over steps have in common."""
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, which is short
+    axis.set_title(title, fontsize=1.15 * font)
+    axis.set_xlabel("step", fontsize=font)
+    axis.tick_params(labelsize=0.9 * font)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def compared(
@@ -285,12 +290,7 @@ def compared(
             axis.plot(steps, values, marker=".", ms=4, lw=1, label=name)
         low, high = axis.get_ylim()
         axis.set_ylim(low, min(high, highest if highest is not None else high))
-        axis.set_xlim(left=0)
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axis.set_title(metric.replace("_", " "), fontsize=1.15 * font)
-        axis.set_xlabel("step", fontsize=font)
-        axis.tick_params(labelsize=0.9 * font)
-        axis.spines[["top", "right"]].set_visible(False)
+        _over_steps(axis, metric.replace("_", " "), font)
     figure.axes[0].legend(fontsize=font, frameon=False)
     return figure
 
