@@ -122,11 +122,11 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
 # --- recipes -----------------------------------------------------------------
 
 
-def lavae_recipes(*, components: int, **sizes: int) -> dict[str, Recipe]:
-    """By name. `components` are those of the mixture; `sizes` change the recipe `cpu`."""
+def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
+    """By name, with settings of the recipe `mixture` and of `cpu`, which it begins with."""
     return {
-        "cpu": functools.partial(lavae_cpu, **sizes),
-        "mixture": functools.partial(lavae_mixture, components=components, **sizes),
+        "cpu": functools.partial(lavae_cpu, **cpu),
+        "mixture": functools.partial(lavae_mixture, **mixture, **cpu),
         "joint": lavae_joint,
         "tiny": lavae_tiny,
     }
@@ -156,13 +156,20 @@ def lavae_cpu(
     config.optimizer = {"learning_rate": 1e-2, "decay_steps": appearance_steps}
 
 
-def lavae_mixture(config: ConfigDict, *, components: int, **cpu: int) -> None:
+def lavae_mixture(
+    config: ConfigDict,
+    *,
+    components: int,
+    steps: int = 8_000,
+    learning_rate: float = 3e-3,
+    **cpu: int,
+) -> None:
     """The cpu recipe, and then a prior of appearances that is learnt."""
     lavae_cpu(config, **cpu)
     config.model.prior = {"kind": "mixture", "components": components}
     # The rate falls to 0 along half a cosine; h_loc stays as it is.
-    config.curriculum.mixture = {"steps": 8_000, "learning_rate": 3e-3}
-    config.num_train_steps += config.curriculum.mixture.steps
+    config.curriculum.mixture = {"steps": steps, "learning_rate": learning_rate}
+    config.num_train_steps += steps
     config.start_from = ""  # a model of the recipe cpu, instead of the phases before
 
 
@@ -202,18 +209,21 @@ def lavae_tiny(config: ConfigDict) -> None:
 
 
 def baseline_cpu(config: ConfigDict) -> None:
-    """For 2 cores: all layers at the resolution of the latents."""
-    config.model.update(space_to_depth=8)
+    """For 2 cores: layers at the resolution of the latents, and a few thin ones at twice that;
+    squares with something in them before whole images."""
+    config.model.update(space_to_depth=4)
     config.batch_size = 16
-    config.num_train_steps = 40_000
+    config.num_train_steps = 53_000
+    config.crops.steps = 46_000
     config.beta.steps = 5_000
-    config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
+    config.optimizer.update(learning_rate=1e-2, decay_steps=53_000)
 
 
 def baseline_tiny(config: ConfigDict) -> None:
     """For tests."""
     baseline_cpu(config)
     _few_steps(config)
+    config.crops.steps = 40
     config.model.width = 8
     config.beta.steps = 40
 

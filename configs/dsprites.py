@@ -20,5 +20,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=21,
         location_learning_rate=5e-4,
     )
-    recipes = common.lavae_recipes(components=6_000, appearance_steps=40_000)
+    recipes = common.lavae_recipes({"components": 6_000}, appearance_steps=40_000)
     return common.make(config, recipe, **recipes)

@@ -28,7 +28,7 @@ def get_config(recipe: str = "cpu"):
         "unreadable": "refuse",  # or skip: files that cannot be read
         "held_out": 0.1,  # a share of the images, or a number of them
     }
-    recipes = common.lavae_recipes(components=1_000, appearance_steps=12_000)
+    recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
     config = common.make(config, recipe, **recipes)
     common.follow_sprite_size(config)
     return config

@@ -23,5 +23,6 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    recipes = common.lavae_recipes(components=10_000, decoder_width=512, appearance_steps=92_000)
+    mixture = {"components": 10_000, "steps": 30_000, "learning_rate": 5e-3}
+    recipes = common.lavae_recipes(mixture, decoder_width=512, appearance_steps=92_000)
     return common.make(config, recipe, **recipes)

@@ -21,5 +21,5 @@ def get_config(recipe: str = "paper"):
         sprite_size=17,
         location_learning_rate=1e-4,
     )
-    recipes = common.lavae_recipes(components=3_000)
+    recipes = common.lavae_recipes({"components": 3_000})
     return common.make(config, recipe, **recipes)

@@ -42,7 +42,9 @@ PAPER_IMAGES = 10_000
 PAPER_SAMPLES = 100
 DATASETS = {
     "multi_mnist/1k": "multi-MNIST-1k",
+    "multi_mnist/1k_unseen": "digits never seen, of 1k",
     "multi_mnist/10k": "multi-MNIST-10k",
+    "multi_mnist/10k_unseen": "digits never seen, of 10k",
     "multi_dsprites": "multi-dSprites",
 }
 ALIASES = {"multi_mnist": "multi_mnist/1k", "multi_dsprites/default": "multi_dsprites"}

@@ -363,3 +363,11 @@ def test_the_entropy_of_the_data_stands_below_the_models():
     at = [row[1] for row in made.rows[:3]]
     assert at == ["LAVAE", "baseline", "entropy of the data"]
     assert made.rows[2] == ["multi-MNIST-1k", "entropy of the data", "22.6", "", "", "", ""]
+
+
+def test_digits_never_seen_stand_below_those_of_training():
+    unseen = changed(dataset="multi_mnist/1k_unseen", test={"neg_bound": 60.0, "entropy": 22.57})
+    made = make(changed(), unseen)
+    rows = ["multi-MNIST-1k"] * 2 + ["digits never seen, of 1k"] * 2 + ["multi-MNIST-10k"]
+    assert [row[0] for row in made.rows[:5]] == rows
+    assert made.rows[2][1:4] == ["LAVAE", "60.0", ""]
