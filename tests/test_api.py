@@ -8,7 +8,7 @@ from handmade import PAIR, picture
 
 import lavae_jax
 from configs import baseline_mnist1k
-from lavae_jax import api, model_files
+from lavae_jax import api, model_files, prior
 from lavae_jax.model import initialise
 from lavae_jax.training import checkpoints
 from lavae_jax.training.checkpoints import CheckpointError
@@ -254,8 +254,9 @@ def test_a_config_from_before_there_was_a_choice_of_prior_has_the_paper_s(model)
     assert old.settings.prior.kind == "normal"
 
 
-def test_a_mixture_of_the_two_objects_that_there_are_knows_nothing_else(model):
-    """Two narrow components, of which pairs have three quarters."""
+def test_a_mixture_of_the_two_objects_that_there_are_knows_little_else(model):
+    """Two narrow components, of which pairs have three quarters, and a share of N(0, I)."""
+    share = prior.STANDARD_SHARE
     config, arrays = handmade.run_config(), handmade.arrays()
     config.model.prior = {"kind": "mixture", "components": 2}
     arrays["params.prior.logits"] = np.log([1, 3])
@@ -266,19 +267,21 @@ def test_a_mixture_of_the_two_objects_that_there_are_knows_nothing_else(model):
     z = np.asarray(scene.appearance[:, 0])
     is_pair = z[:, 0] > PAIR / 2
     assert is_pair.mean() == pytest.approx(0.75, abs=0.06)
-    assert np.abs(z - np.where(is_pair[:, None], [PAIR, 0], 0)).max() < 1
+    known = np.abs(z - np.where(is_pair[:, None], [PAIR, 0], 0)).max(1) < 1
+    assert 0 < np.sum(~known) < 4 * share * len(z)
     lit = (np.asarray(mixture.render(scene)) > 0.5).sum((1, 2, 3))
-    inside = np.asarray(scene.location[:, 0, 1]) < 63  # where a pair is not cut off
+    inside = known & (np.asarray(scene.location[:, 0, 1]) < 63)  # where a pair is not cut off
     np.testing.assert_array_equal(lit[inside], (1 + is_pair)[inside])
     np.testing.assert_array_equal(mixture.infer(IMAGES).appearance, model.infer(IMAGES).appearance)
 
     mean, deviation = mixture.appearance_moments()
-    np.testing.assert_allclose(mean, [0.75 * PAIR, 0], atol=1e-5)
-    spread = np.exp(8 * np.tanh(-0.5))
-    expected = [spread + PAIR**2 * 3 / 16, spread]
+    of_pairs = 0.75 * (1 - share)
+    np.testing.assert_allclose(mean, [of_pairs * PAIR, 0], atol=1e-5)
+    spread = (1 - share) * np.exp(8 * np.tanh(-0.5)) + share
+    expected = [spread + PAIR**2 * of_pairs * (1 - of_pairs), spread]
     np.testing.assert_allclose(np.square(deviation), expected, rtol=1e-4)
     z = mixture.sample_appearances(np.zeros((2, 3, 2)), np.array([[0, 0.2, 0.3], [0.5, 0.9, 1]]))
-    np.testing.assert_array_equal(z[..., 0], [[0, 0, PAIR], [PAIR] * 3])
+    np.testing.assert_array_equal(z[..., 0], [[0, 0, PAIR], [PAIR, PAIR, 0]])
 
     # The KL of a point against a component is that of the component's density there.
     bounds = [m.bound(IMAGES, num_samples=5).terms.kl_appearance for m in (mixture, model)]

@@ -70,7 +70,9 @@ def quadrature(mixture):
     mean, raw = np.split(mixture.features.T, 2, axis=1)
     deviation = np.exp(8 * np.tanh(raw / 8) / 2)
     shares = np.exp(mixture.logits) / np.exp(mixture.logits).sum()
-    return (mean + deviation * nodes).ravel(), (shares[:, None] * weights).ravel()
+    shares = [*(1 - prior.STANDARD_SHARE) * shares, prior.STANDARD_SHARE]
+    nodes = np.concatenate([mean + deviation * nodes, nodes[None]])
+    return nodes.ravel(), np.outer(shares, weights).ravel()
 
 
 X = jnp.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], float)[None, ..., None]

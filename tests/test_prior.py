@@ -25,11 +25,17 @@ def mixture(components=4, latent_size=3, seed=0, log_variance=(-2.0, 0.5)):
     return Mixture(*(jnp.asarray(a, jnp.float32) for a in (logits, features)))
 
 
+SHARE = prior.STANDARD_SHARE
+
+
 def log_density_by_scipy(mixture, z):
+    z = np.asarray(z, np.float64)
     mean, log_variance = (np.asarray(a.T, np.float64) for a in mixture.components)
     log_weights = scipy.special.log_softmax(np.asarray(mixture.logits, np.float64))
-    each = scipy.stats.norm(mean, np.exp(log_variance / 2)).logpdf(np.asarray(z)[:, None])
-    return scipy.special.logsumexp(each.sum(-1) + log_weights, axis=1)
+    each = scipy.stats.norm(mean, np.exp(log_variance / 2)).logpdf(z[:, None])
+    learnt = scipy.special.logsumexp(each.sum(-1) + log_weights, axis=1)
+    standard = scipy.stats.norm().logpdf(z).sum(-1)
+    return np.logaddexp(np.log(1 - SHARE) + learnt, np.log(SHARE) + standard)
 
 
 # --- the density -------------------------------------------------------------
@@ -73,6 +79,13 @@ def test_memory_does_not_grow_with_the_number_of_appearances():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary_bytes(20_000) < 100e6  # a matrix [P, K] has 800 MB
+
+
+def test_an_object_that_no_component_knows_costs_little_more_than_under_the_paper_s_prior():
+    made = mixture(8, 32, log_variance=(-7.0, -6.0))
+    z = 1.5 * jax.random.normal(jax.random.key(0), (50, 32))
+    standard = scipy.stats.norm().logpdf(np.asarray(z)).sum(-1)
+    np.testing.assert_allclose(standard - prior.log_density(made, z), -np.log(SHARE), rtol=1e-4)
 
 
 # --- divergence --------------------------------------------------------------
@@ -144,6 +157,8 @@ def test_scenes_of_the_prior_have_appearances_that_follow_the_density():
     within = np.diff(below)  # [K, 2, cells]
     weights = scipy.special.softmax(np.asarray(made.logits, np.float64))
     expected = np.einsum("k,ki,kj->ij", weights, within[:, 0], within[:, 1])
+    standard = np.diff(scipy.stats.norm().cdf(edges))
+    expected = (1 - SHARE) * expected + SHARE * np.outer(standard, standard)
     cells = [np.searchsorted(edges, coordinate) - 1 for coordinate in z.T]
     observed = np.zeros((8, 8))
     np.add.at(observed, tuple(cells), 1)
@@ -157,15 +172,18 @@ def test_scenes_of_the_prior_have_appearances_that_follow_the_density():
 
 
 def test_components_are_drawn_by_their_weights():
-    """Of many, some with next to no weight, by numbers that reach both ends of 0..1."""
+    """Of many, some with next to no weight, by numbers that reach both ends of 0..1; the share
+    of N(0, I), which is its noise, is at the upper end."""
     logits = np.linspace(-12, 3, 50).astype(np.float32)
-    mean = np.arange(50, dtype=np.float32)[:, None]
+    mean = np.arange(1, 51, dtype=np.float32)[:, None]
     made = Mixture(jnp.asarray(logits), jnp.asarray(np.concatenate([mean, 0 * mean], 1).T))
     choice = (np.arange(100_000) + 0.5) / 100_000
     choice[0], choice[-1] = 0, np.nextafter(np.float32(1), np.float32(0))
     drawn = prior.sample(made, jnp.zeros((100_000, 1)), jnp.asarray(choice, jnp.float32))
-    shares = np.bincount(np.asarray(drawn[:, 0], int), minlength=50) / 100_000
-    np.testing.assert_allclose(shares, scipy.special.softmax(logits), atol=3e-5)
+    shares = np.bincount(np.asarray(drawn[:, 0], int), minlength=51) / 100_000
+    expected = [SHARE, *(1 - SHARE) * scipy.special.softmax(logits)]
+    np.testing.assert_allclose(shares, expected, atol=3e-5)
+    assert not drawn[-1, 0]
 
 
 def test_samples_and_moments_of_the_paper_s_prior_are_those_of_its_noise():
@@ -206,9 +224,11 @@ def test_a_component_that_is_far_away_loses_its_weight_and_does_no_harm():
     far = jnp.concatenate([jnp.full((3, 1), 1e3), jnp.full((3, 1), -1e6)])
     dead = Mixture(jnp.append(alive.logits, 0.0), jnp.concatenate([alive.features, far], axis=1))
     z = jax.random.normal(jax.random.key(0), (20, 3))
-    kept = jax.nn.softmax(dead.logits)[:3].sum()
-    lost = prior.log_density(alive, z) - prior.log_density(dead, z)
-    np.testing.assert_allclose(lost, -np.log(kept), rtol=1e-3)
+    kept = np.asarray(jax.nn.softmax(dead.logits)[:3].sum(), np.float64)
+    standard = SHARE * np.exp(scipy.stats.norm().logpdf(np.asarray(z, np.float64)).sum(-1))
+    learnt = np.exp(log_density_by_scipy(alive, z)) - standard
+    expected = np.log(kept * learnt + standard)
+    np.testing.assert_allclose(prior.log_density(dead, z), expected, rtol=1e-3)
     slope = jax.grad(lambda m: prior.log_density(m, z).sum())(dead)
     assert slope.logits[3] < 0
     np.testing.assert_array_equal(slope.features[:, 3], 0)
