@@ -11,7 +11,6 @@ density, and one such object decides the mean over all scenes; with it, an objec
 """
 
 import math
-
 from typing import NamedTuple
 
 import chex
@@ -92,9 +91,7 @@ def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
     at_once = max(1, ENTRIES // len(mixture.logits))
     learnt = log_p(z) if len(z) <= at_once else lax.map(log_p, z, batch_size=at_once)
     standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)
-    return jnp.logaddexp(
-        math.log1p(-STANDARD_SHARE) + learnt, math.log(STANDARD_SHARE) + standard
-    )
+    return jnp.logaddexp(math.log1p(-STANDARD_SHARE) + learnt, math.log(STANDARD_SHARE) + standard)
 
 
 class Divergence(NamedTuple):
