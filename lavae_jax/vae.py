@@ -234,20 +234,16 @@ def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
     return Elbo(Terms(log_likelihood, kl.sum((1, 2))), kl)
 
 
-def crop(x: jax.Array, keys: chex.PRNGKey, side: int, middle: int) -> jax.Array:
-    """A square of each image [B, H, W, C] with a lit pixel of it among the `middle` x `middle` in
-    the middle, or as near to them as the image's border lets it; any square of a black image.
-
-    Whole images are black for the most part. With `middle` a cell, a pixel is at all places of
-    the cell alike, and objects that are smaller than half of the square are seldom cut.
-    """
+def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
+    """A square of each image [B, H, W, C] with a lit pixel of it somewhere inside; any square
+    of an image that is black. Without it, most of what is computed is about black pixels."""
     height, width, channels = x.shape[1:]
 
     def one(image, key):
         pixel_key, place_key = jax.random.split(key)
         lit = image.sum(-1).reshape(-1)
         pixel = jax.random.categorical(pixel_key, jnp.log(lit + 1e-9))
-        place = (side - middle) // 2 + jax.random.randint(place_key, (2,), 0, middle)
+        place = jax.random.randint(place_key, (2,), 0, side)
         row = jnp.clip(pixel // width - place[0], 0, height - side)
         column = jnp.clip(pixel % width - place[1], 0, width - side)
         return jax.lax.dynamic_slice(image, (row, column, 0), (side, side, channels))

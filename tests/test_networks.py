@@ -247,22 +247,21 @@ def test_other_stems_of_the_baseline_are_refused():
 
 
 def test_crops_are_places_of_the_image_with_something_lit():
-    """In their middle, but for pixels too near to the image's border; all of its places alike."""
+    """Anywhere in them, and wherever the lit pixel is: in a corner, too."""
     x = np.zeros((300, 20, 30, 2), np.float32)
     lit = np.array([(0, 0), (19, 29), (9, 14)])[np.arange(300) % 3]
     x[np.arange(300), lit[:, 0], lit[:, 1], 1] = 1
     x[:, :, :, 0] = np.arange(600).reshape(20, 30) / 1e12  # tells where a pixel came from
-    crops = np.asarray(vae.crop(jnp.asarray(x), keys(5, 300), 8, 4))
+    crops = np.asarray(vae.crop(jnp.asarray(x), keys(5, 300), 8))
     assert crops.shape == (300, 8, 8, 2)
     corner = np.rint(crops[:, 0, 0, 0] * 1e12).astype(int)
     for k, (row, column) in enumerate(zip(*np.divmod(corner, 30), strict=True)):
         np.testing.assert_array_equal(crops[k], x[k, row : row + 8, column : column + 8])
     assert (crops[..., 1].sum((1, 2)) == 1).all()
-    inside = crops[2::3, :, :, 1].sum(0)
-    for places in (inside.sum(0), inside.sum(1)):
-        np.testing.assert_array_equal(places > 10, [False] * 2 + [True] * 4 + [False] * 2)
-        assert places[2:6].sum() == 100
-    black = vae.crop(jnp.zeros((50, 20, 30, 1)), keys(6, 50), 8, 4)
+    middle = crops[2::3, :, :, 1].sum(0)
+    assert middle.sum(0).all()
+    assert middle.sum(1).all()
+    black = vae.crop(jnp.zeros((50, 20, 30, 1)), keys(6, 50), 8)
     assert not black.any()
 
 

@@ -368,8 +368,7 @@ def _baseline(config: ConfigDict) -> Task:
 
     def crops_loss(module: GridVAE, x, keys, step):
         crop_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        x = vae.crop(x, crop_keys, config.crops.side, settings.cell)
-        return loss(module, x, keys, step)
+        return loss(module, vae.crop(x, crop_keys, config.crops.side), keys, step)
 
     rates = dict.fromkeys(("encoder", "decoder"), _learning_rate(config))
     phases = [Phase("elbo", loss, rates)]
