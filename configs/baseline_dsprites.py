@@ -13,4 +13,5 @@ from configs import common
 
 def get_config(recipe: str = "paper"):
     config = common.baseline("baseline_dsprites", dataset="multi_dsprites", channels=3)
-    return common.make(config, recipe, cpu=common.baseline_cpu, tiny=common.baseline_tiny)
+    recipes = common.baseline_recipes(kernel=21, num_steps=80_000)
+    return common.make(config, recipe, **recipes)

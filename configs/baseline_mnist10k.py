@@ -13,4 +13,5 @@ from configs import common
 
 def get_config(recipe: str = "paper"):
     config = common.baseline("baseline_mnist10k", dataset="multi_mnist/10k", channels=1)
-    return common.make(config, recipe, cpu=common.baseline_cpu, tiny=common.baseline_tiny)
+    recipes = common.baseline_recipes(kernel=17, num_steps=100_000, width=384)
+    return common.make(config, recipe, **recipes)

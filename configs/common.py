@@ -208,8 +208,29 @@ def lavae_tiny(config: ConfigDict) -> None:
     config.curriculum.update(warmup_steps=30, anneal_steps=20)
 
 
-def baseline_cpu(config: ConfigDict) -> None:
-    """For 2 cores: all layers at the resolution of the latents."""
+def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
+    """By name, with settings of the recipe `cpu`."""
+    return {
+        "cpu": functools.partial(baseline_cpu, **cpu),
+        "plain": baseline_plain,
+        "tiny": functools.partial(baseline_tiny, **cpu),
+    }
+
+
+def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int, width: int = 256) -> None:
+    """For 2 cores: networks that need not learn an object at each place of a cell."""
+    # kernel: the side of what a latent sees and draws, that of LAVAE's sprites
+    config.model.update(architecture="attentive", width=width, kernel=kernel)
+    config.batch_size = 16
+    config.num_train_steps = num_steps
+    config.eval_every_steps = 5_000
+    config.beta.steps = 5_000
+    config.optimizer.update(learning_rate=1e-2, decay_steps=num_steps)
+    config.crops.steps = num_steps * 9 // 10
+
+
+def baseline_plain(config: ConfigDict) -> None:
+    """For 2 cores: the paper's layers, all at the resolution of the latents."""
     config.model.update(space_to_depth=8)
     config.batch_size = 16
     config.num_train_steps = 40_000
@@ -217,12 +238,13 @@ def baseline_cpu(config: ConfigDict) -> None:
     config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
 
 
-def baseline_tiny(config: ConfigDict) -> None:
+def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
     """For tests."""
-    baseline_cpu(config)
+    baseline_cpu(config, **cpu)
     _few_steps(config)
     config.model.width = 8
     config.beta.steps = 40
+    config.crops.steps = 30
 
 
 def follow_sprite_size(config: ConfigDict) -> None:

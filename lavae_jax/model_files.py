@@ -23,7 +23,7 @@ from lavae_jax.model import LAVAE, initialise
 from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.training import checkpoints
 from lavae_jax.training.checkpoints import Checkpoint, CheckpointError
-from lavae_jax.vae import GridVAE, GridVAESettings
+from lavae_jax.vae import GridVAE, baseline_settings
 
 SHIPPED = pathlib.Path(__file__).with_name("weights")
 WEIGHTS, CONFIG, PROVENANCE, METRICS = (
@@ -93,7 +93,7 @@ def make_module(config: ConfigDict) -> nn.Module:
     try:
         if config.kind == "lavae":
             return LAVAE(from_config(LavaeSettings, config.model))
-        return GridVAE(from_config(GridVAESettings, config.model, architecture="baseline"))
+        return GridVAE(baseline_settings(config.model))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the config's model cannot be made: {error}") from error
 

@@ -13,7 +13,7 @@ from lavae_jax import counting
 T = TypeVar("T")
 
 
-def _check_choices(owner: str, settings: Any) -> None:
+def check_choices(owner: str, settings: Any) -> None:
     """Refuses values that a field of type Literal does not have."""
     for name, type_ in typing.get_type_hints(type(settings)).items():
         if typing.get_origin(type_) is Literal:
@@ -67,7 +67,7 @@ class AppearanceSettings:
     hidden: tuple[int, ...] = ()
 
     def __post_init__(self):
-        _check_choices("appearance", self)
+        check_choices("appearance", self)
         if self.network == "dense" and (self.window < 1 or self.window % 2 == 0):
             raise ValueError(f"appearance window={self.window} must be odd")
 
@@ -93,7 +93,7 @@ class DecoderSettings:
     hidden: tuple[int, ...] = ()
 
     def __post_init__(self):
-        _check_choices("decoder", self)
+        check_choices("decoder", self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class PriorSettings:
     components: int = 0
 
     def __post_init__(self):
-        _check_choices("prior", self)
+        check_choices("prior", self)
         if (self.kind == "mixture") != (self.components > 0):
             raise ValueError(
                 f"prior components={self.components}: a mixture has at least 1, N(0, I) has none"
@@ -152,7 +152,7 @@ class LavaeSettings:
     prior: PriorSettings = PriorSettings(kind="normal")
 
     def __post_init__(self):
-        _check_choices("model", self)
+        check_choices("model", self)
         for name in ("channels", "sprite_size", "max_objects", "latent_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model {name}={getattr(self, name)} must be at least 1")

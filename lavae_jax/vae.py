@@ -7,15 +7,15 @@ Both are one module with a table of stages each. The functions take a bound modu
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, gaussian
+from lavae_jax import attention, bernoulli, gaussian
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.networks import (
     BatchNorm,
@@ -27,6 +27,7 @@ from lavae_jax.networks import (
     space_to_depth,
 )
 from lavae_jax.objective import Bound
+from lavae_jax.settings import check_choices, from_config
 
 # --- stages: (norm, width) -> a layer ----------------------------------------
 
@@ -133,14 +134,27 @@ ARCHITECTURES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridVAESettings:
-    architecture: Literal["auxiliary", "baseline"]
+    """architecture: tables of stages, or `attentive`, which has a kernel (the side of what a
+    latent sees and draws, in pixels, odd) and no stem."""
+
+    architecture: Literal["auxiliary", "baseline", "attentive"]
     channels: int
     width: int
     latents: int
     space_to_depth: int
     cell: int = 0  # pixels a latent, in each direction; 0 for the architecture's own
+    kernel: int = 0
 
     def __post_init__(self):
+        check_choices("VAE", self)
+        if self.is_attentive:
+            object.__setattr__(self, "cell", self.cell or ARCHITECTURES["baseline"].cell)
+            if self.space_to_depth != 1 or self.kernel < 3 or self.kernel % 2 == 0:
+                raise ValueError(
+                    f"attentive space_to_depth={self.space_to_depth} must be 1, and "
+                    f"kernel={self.kernel} odd and at least 3"
+                )
+            return
         usual, stages, _ = ARCHITECTURES[self.architecture]
         object.__setattr__(self, "cell", self.cell or usual)
         factors = [*stages, self.cell] if self.cell == usual else [self.cell]
@@ -151,9 +165,18 @@ class GridVAESettings:
             )
 
     @property
+    def is_attentive(self) -> bool:
+        return self.architecture == "attentive"
+
+    @property
     def stages(self) -> Stages:
         _, stages, coarse = ARCHITECTURES[self.architecture]
         return coarse if self.space_to_depth == self.cell else stages[self.space_to_depth]
+
+
+def baseline_settings(model: Mapping[str, Any]) -> GridVAESettings:
+    """From the `model` of a baseline's config."""
+    return from_config(GridVAESettings, {"architecture": "baseline", **model})
 
 
 class Stack(nn.Module):
@@ -178,6 +201,11 @@ class GridVAE(nn.Module):
 
     def setup(self):
         settings = self.settings
+        if settings.is_attentive:
+            sizes = settings.cell, settings.kernel, settings.width
+            self.encoder = attention.Encoder(*sizes, 2 * settings.latents)
+            self.decoder = attention.Decoder(*sizes, settings.channels)
+            return
         norm = functools.partial(BatchNorm, self.train, self.axis_name)
         pixels = settings.channels * settings.space_to_depth**2
         self.encoder = Stack(settings.stages.encoder, settings.width, 2 * settings.latents, norm)

@@ -349,7 +349,7 @@ def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.n
 
 
 def _baseline(config: ConfigDict) -> Task:
-    settings = from_config(GridVAESettings, config.model, architecture="baseline")
+    settings = vae.baseline_settings(config.model)
     beta = schedules.beta(config.beta)
 
     def make_module(train, axis_name):

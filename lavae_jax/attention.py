@@ -1,0 +1,160 @@
+"""Networks of a grid VAE that see and draw a thing in the same way wherever in its cell it is.
+
+Behind strides of 8 pixels, a plain convolutional network has to learn each digit at 64 places.
+Here a cell of the grid looks at the image through a window that is moved to where its attention
+is, and draws a sprite at a place that the decoder chooses:
+
+    encoder: attention (no parameters) -> window -> 1x1 layers, which are told where it is
+    decoder: 1x1 layers -> a sprite, and its place in the cell -> canvas
+
+Both are fully convolutional. Nothing in them knows of objects or of how many there are.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lavae_jax import counting
+
+SHARPNESS = 2_000  # of attention: the power of the relative brightness
+DARK = -4.0  # logit of a pixel where nothing is drawn, before training
+FOCUS = 10.0  # of what is drawn, before training; see Decoder
+
+
+class Encoder(nn.Module):
+    """Images [B, H, W, C] -> features [B, H / cell, W / cell, outputs]."""
+
+    cell: int
+    kernel: int  # the side of a window, odd
+    width: int
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x):
+        rows, columns = attention(x, self.cell, self.kernel)
+        place = jnp.stack([rows, columns], axis=-2) @ _places(self.cell)  # [B, h, w, 2]
+        seen = windows(x, rows, columns, self.kernel)
+        features = nn.leaky_relu(nn.Dense(self.width)(seen.reshape(*place.shape[:3], -1)))
+        features = jnp.concatenate([features, place], axis=-1)
+        features = nn.leaky_relu(nn.Dense(self.width)(features))
+        return nn.Dense(self.outputs)(jnp.concatenate([features, place], axis=-1))
+
+
+class Decoder(nn.Module):
+    """Latents [B, h, w, L] -> pixel logits [B, cell h, cell w, channels].
+
+    The weight of a place is a discrete Gaussian around the place that is chosen; how narrow it
+    is, is learnt.
+    """
+
+    cell: int
+    kernel: int  # the side of a sprite, odd
+    width: int
+    channels: int
+
+    @nn.compact
+    def __call__(self, z):
+        features = z
+        for _ in range(2):
+            features = nn.leaky_relu(nn.Dense(self.width)(features))
+        place = nn.Dense(2)(jnp.concatenate([features, z], axis=-1))
+        focus = self.param("focus", nn.initializers.constant(np.log(FOCUS)), ())
+        distance = jnp.square(place[..., None] - _places(self.cell))
+        rows, columns = jnp.moveaxis(jax.nn.softmax(-jnp.exp(focus) * distance), -2, 0)
+        shape = (self.kernel, self.kernel, self.channels)
+        sprites = nn.Dense(int(np.prod(shape)))(features).reshape(*z.shape[:3], *shape)
+        dark = self.param("dark", nn.initializers.constant(DARK), (self.channels,))
+        return draw(sprites, rows, columns) + dark
+
+
+def _places(cell: int) -> np.ndarray:
+    """The pixels of a cell in one direction: as numbers of mean 0 and variance 1."""
+    pixels = np.arange(cell, dtype=np.float32) - (cell - 1) / 2
+    return pixels / max(pixels.std(), 1e-6)
+
+
+# --- where to look -----------------------------------------------------------
+
+
+def attention(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
+    """Weights of the rows and of the columns of each cell, [B, h, w, cell] each.
+
+    It is where the image, blurred as far as a window reaches, is brighter than anywhere within
+    half a window. The weights of a cell with such a pixel add up to about 1 in each direction;
+    those of any other are near 0, so that its window is black.
+    """
+    b, height, width, _ = x.shape
+    radius = kernel // 2
+    bump = 1 - np.square(np.arange(-radius, radius + 1) / (radius + 1))
+    bright = _filter(x.mean(-1), bump)
+    brightest = counting.pool_max(bright, radius - 1)
+    peaks = (bright / jnp.maximum(brightest, 1e-6)) ** SHARPNESS
+    around = _filter(peaks, np.ones(2 * radius - 1))
+    weights = peaks / jnp.maximum(around, 1e-3)
+    weights = weights.reshape(b, height // cell, cell, width // cell, cell)
+    return weights.sum(4).swapaxes(2, 3), weights.sum(2)
+
+
+def _filter(maps: jax.Array, weights: np.ndarray) -> jax.Array:
+    """Maps [B, H, W], each pixel a sum of those around it, by weights of rows and of columns."""
+    rows, columns = (_band(side, weights) for side in maps.shape[1:])
+    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns)
+
+
+def _band(length: int, weights: np.ndarray) -> np.ndarray:
+    offset = np.arange(length) - np.arange(length)[:, None] + len(weights) // 2
+    inside = (offset >= 0) & (offset < len(weights))
+    band = np.where(inside, weights[np.clip(offset, 0, len(weights) - 1)], 0)
+    return band.astype(np.float32)
+
+
+# --- to look and to draw there -----------------------------------------------
+
+
+def windows(x: jax.Array, rows: jax.Array, columns: jax.Array, kernel: int) -> jax.Array:
+    """What is seen of images [B, H, W, C] around the pixels of each cell, a weighted mean over
+    them: [B, h, w, k, k, C]. Beyond the image it is black."""
+    cell = rows.shape[-1]
+    views = _views(x, cell, kernel)
+    seen = jnp.einsum("bhwap,bhwaxc->bhwpxc", _shifts(rows, kernel), views)
+    return jnp.einsum("bhwaq,bhwpac->bhwpqc", _shifts(columns, kernel), seen)
+
+
+def draw(sprites: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """The sum of sprites [B, h, w, k, k, C], each around the pixels of its cell, by their
+    weights: [B, H, W, C]. The adjoint of `windows`."""
+    kernel, cell = sprites.shape[3], rows.shape[-1]
+    drawn = jnp.einsum("bhwap,bhwpxc->bhwaxc", _shifts(rows, kernel), sprites)
+    drawn = jnp.einsum("bhwaq,bhwpqc->bhwpac", _shifts(columns, kernel), drawn)
+    return _add_up(drawn, cell, kernel)
+
+
+def _shifts(weights: jax.Array, kernel: int) -> jax.Array:
+    """[..., cell] -> matrices [..., cell + k - 1, k] that move k numbers by 0 to cell - 1."""
+    cell = weights.shape[-1]
+    view = cell + kernel - 1
+    moved = np.arange(view)[:, None] - np.arange(kernel)
+    by = np.equal(moved, np.arange(cell)[:, None, None]).astype(np.float32)
+    return (weights @ by.reshape(cell, -1)).reshape(*weights.shape[:-1], view, kernel)
+
+
+def _views(x, cell, kernel):
+    """All that a cell's windows can see: [B, h, w, v, v, C], v = cell + k - 1."""
+    b, height, width, channels = x.shape
+    h, w, view, margin = height // cell, width // cell, cell + kernel - 1, kernel // 2
+    spanned = -(-view // cell)  # cells
+    beyond = (spanned - 1) * cell - margin
+    x = jnp.pad(x, ((0, 0), (margin, beyond), (margin, beyond), (0, 0)))
+    x = x.reshape(b, h + spanned - 1, cell, w + spanned - 1, cell, channels)
+    x = jnp.concatenate([x[:, i : i + h] for i in range(spanned)], axis=2)
+    x = jnp.concatenate([x[:, :, :, i : i + w] for i in range(spanned)], axis=4)
+    return x[:, :, :view, :, :view].swapaxes(2, 3)
+
+
+def _add_up(views, cell, kernel):
+    """The adjoint of `_views`."""
+    b, h, w, _, _, channels = views.shape
+    canvas = jax.ShapeDtypeStruct((b, h * cell, w * cell, channels), views.dtype)
+    (canvas,) = jax.linear_transpose(lambda x: _views(x, cell, kernel), canvas)(views)
+    return canvas
