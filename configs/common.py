@@ -217,16 +217,16 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
     }
 
 
-def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int, width: int = 256) -> None:
+def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
     """For 2 cores: networks that need not learn an object at each place of a cell."""
     # kernel: the side of what a latent sees and draws, that of LAVAE's sprites
-    config.model.update(architecture="attentive", width=width, kernel=kernel)
+    config.model.update(architecture="attentive", width=256, kernel=kernel)
     config.batch_size = 16
     config.num_train_steps = num_steps
     config.eval_every_steps = 5_000
     config.beta.steps = 5_000
     config.optimizer.update(learning_rate=1e-2, decay_steps=num_steps)
-    config.crops.steps = num_steps * 9 // 10
+    config.crops.steps = num_steps * 24 // 25
 
 
 def baseline_plain(config: ConfigDict) -> None:

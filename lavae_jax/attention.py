@@ -33,19 +33,20 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x):
         rows, columns = attention(x, self.cell, self.kernel)
-        place = jnp.stack([rows, columns], axis=-2) @ _places(self.cell)  # [B, h, w, 2]
+        where = [*(a @ _places(self.cell) for a in (rows, columns)), rows.sum(-1)]
+        where = jnp.stack(where, axis=-1)  # [B, h, w, 3]
         seen = windows(x, rows, columns, self.kernel)
-        features = nn.leaky_relu(nn.Dense(self.width)(seen.reshape(*place.shape[:3], -1)))
-        features = jnp.concatenate([features, place], axis=-1)
+        features = nn.leaky_relu(nn.Dense(self.width)(seen.reshape(*where.shape[:3], -1)))
+        features = jnp.concatenate([features, where], axis=-1)
         features = nn.leaky_relu(nn.Dense(self.width)(features))
-        return nn.Dense(self.outputs)(jnp.concatenate([features, place], axis=-1))
+        return nn.Dense(self.outputs)(jnp.concatenate([features, where], axis=-1))
 
 
 class Decoder(nn.Module):
     """Latents [B, h, w, L] -> pixel logits [B, cell h, cell w, channels].
 
-    The weight of a place is a discrete Gaussian around the place that is chosen; how narrow it
-    is, is learnt.
+    The weight of a place is a discrete Gaussian around the one that is chosen; how narrow it is,
+    is learnt. A cell also chooses how strong its sprite is: most have nothing to draw.
     """
 
     cell: int
@@ -58,14 +59,15 @@ class Decoder(nn.Module):
         features = z
         for _ in range(2):
             features = nn.leaky_relu(nn.Dense(self.width)(features))
-        place = nn.Dense(2)(jnp.concatenate([features, z], axis=-1))
+        where = nn.Dense(3)(jnp.concatenate([features, z], axis=-1))
+        place, strength = where[..., :2, None], 1 + where[..., 2:]
         focus = self.param("focus", nn.initializers.constant(np.log(FOCUS)), ())
-        distance = jnp.square(place[..., None] - _places(self.cell))
+        distance = jnp.square(place - _places(self.cell))
         rows, columns = jnp.moveaxis(jax.nn.softmax(-jnp.exp(focus) * distance), -2, 0)
         shape = (self.kernel, self.kernel, self.channels)
         sprites = nn.Dense(int(np.prod(shape)))(features).reshape(*z.shape[:3], *shape)
         dark = self.param("dark", nn.initializers.constant(DARK), (self.channels,))
-        return draw(sprites, rows, columns) + dark
+        return draw(sprites, strength * rows, columns) + dark
 
 
 def _places(cell: int) -> np.ndarray:

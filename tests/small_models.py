@@ -10,7 +10,7 @@ import numpy as np
 from lavae_jax import model
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings, from_config
-from lavae_jax.vae import GridVAE, GridVAESettings
+from lavae_jax.vae import GridVAE, GridVAESettings, baseline_settings
 
 
 def get_config(name, recipe="paper"):
@@ -32,14 +32,9 @@ def auxiliary(width=48, latents=8, space_to_depth=1, cell=0) -> GridVAESettings:
     )
 
 
-def baseline(channels=1, width=64, latents=16, space_to_depth=1) -> GridVAESettings:
-    return GridVAESettings(
-        architecture="baseline",
-        channels=channels,
-        width=width,
-        latents=latents,
-        space_to_depth=space_to_depth,
-    )
+def baseline(channels=1, width=64, latents=16, space_to_depth=1, **more) -> GridVAESettings:
+    sizes = {"width": width, "latents": latents, "space_to_depth": space_to_depth}
+    return baseline_settings({"channels": channels, **sizes, **more})
 
 
 def small(network="residual", computed_on="map", space_to_depth=1, **changes) -> LavaeSettings:

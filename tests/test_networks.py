@@ -220,9 +220,12 @@ def test_settings_that_cannot_be_are_refused(arguments, message):
 # --- variational autoencoders ------------------------------------------------
 
 
+ATTENTIVE = baseline(width=4, latents=2, architecture="attentive", kernel=9)
+
+
 @pytest.mark.parametrize(
     "settings",
-    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 4, 8))],
+    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 4, 8)), ATTENTIVE],
 )
 def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
     x = jnp.zeros((3, 34, 50, 1))
@@ -269,9 +272,9 @@ def test_auxiliary_latents_are_11_by_11_by_8():
     assert latents_of(auxiliary(), (64, 64)) == (1, 11, 11, 8)
 
 
-def test_vae_elbo_is_the_mean_log_weight():
+@pytest.mark.parametrize("settings", [baseline(width=4, latents=2), ATTENTIVE])
+def test_vae_elbo_is_the_mean_log_weight(settings):
     """E[log w] = ELBO, for both use the same q and the same p."""
-    settings = baseline(width=4, latents=2)
     variables = initialised(settings)
     x = (jax.random.uniform(jax.random.key(2), (2, 16, 16, 1)) < 0.2).astype(jnp.float32)
     one = compiled(vae.elbo, settings)

@@ -1,0 +1,133 @@
+"""The networks of the baseline's recipe `cpu`, against loops over pixels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import baseline, initialised, module_of
+
+from lavae_jax import attention, model
+
+CELL, KERNEL = 4, 7
+GRID = (3, 5)
+CANVAS = (CELL * GRID[0], CELL * GRID[1])
+
+
+def random(seed, *shape):
+    return np.random.default_rng(seed).uniform(size=shape).astype(np.float32)
+
+
+def one_hot(row, column):
+    """Weights that have every cell look at one pixel of it."""
+    at = np.eye(CELL, dtype=np.float32)[[row, column]]
+    return np.broadcast_to(at[:, None, None, None], (2, 1, *GRID, CELL))
+
+
+def pixels_of(cell_row, cell_column, row, column):
+    """The pixels of the canvas around a cell's pixel, and those of the window, where both are."""
+    centre = np.array([cell_row * CELL + row, cell_column * CELL + column])
+    for offset in np.ndindex(KERNEL, KERNEL):
+        pixel = centre + offset - KERNEL // 2
+        if (pixel >= 0).all() and (pixel < CANVAS).all():
+            yield tuple(pixel), offset
+
+
+@pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
+def test_a_window_is_what_is_around_the_pixel_looked_at(place):
+    x = random(0, 1, *CANVAS, 2)
+    seen = attention.windows(jnp.asarray(x), *one_hot(*place), KERNEL)
+    expected = np.zeros((*GRID, KERNEL, KERNEL, 2), np.float32)
+    for cell in np.ndindex(GRID):
+        for pixel, offset in pixels_of(*cell, *place):
+            expected[(*cell, *offset)] = x[(0, *pixel)]
+    np.testing.assert_allclose(seen[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
+def test_a_sprite_is_drawn_around_its_place(place):
+    sprites = random(1, 1, *GRID, KERNEL, KERNEL, 2)
+    drawn = attention.draw(jnp.asarray(sprites), *one_hot(*place))
+    expected = np.zeros((*CANVAS, 2), np.float32)
+    for cell in np.ndindex(GRID):
+        for pixel, offset in pixels_of(*cell, *place):
+            expected[pixel] += sprites[(0, *cell, *offset)]
+    np.testing.assert_allclose(drawn[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7, 9, 11])
+def test_weights_mix_places_and_drawing_is_the_adjoint_of_looking(kernel):
+    """Whether a sprite spans two cells, three or four."""
+    rows, columns = random(2, 2, 2, *GRID, CELL)
+    x, sprites = random(3, 2, *CANVAS, 3), random(4, 2, *GRID, kernel, kernel, 3)
+    seen = attention.windows(x, rows, columns, kernel)
+    mixed = sum(
+        rows[..., i, None, None, None]
+        * columns[..., j, None, None, None]
+        * attention.windows(x, *(np.ones_like(rows) * np.eye(CELL)[k] for k in (i, j)), kernel)
+        for i, j in np.ndindex(CELL, CELL)
+    )
+    np.testing.assert_allclose(seen, mixed, rtol=1e-4)
+    drawn = attention.draw(sprites, rows, columns)
+    np.testing.assert_allclose(np.vdot(drawn, x), np.vdot(sprites, seen), rtol=1e-4)
+
+
+def scene(*places, size=(64, 64)):
+    """Copies of one shape, without any symmetry, with their upper left corners at `places`."""
+    shape = np.random.default_rng(5).uniform(size=(9, 7)) < 0.6
+    image = np.zeros((*size, 1), np.float32)
+    for row, column in places:
+        image[row : row + 9, column : column + 7, 0] = shape
+    return image
+
+
+def look(image):
+    """The weight of each cell, and what it sees."""
+    rows, columns = attention.attention(jnp.asarray(image[None]), 8, 17)
+    seen = attention.windows(jnp.asarray(image[None]), rows, columns, 17)
+    return np.asarray(rows[0].sum(-1)), np.asarray(seen[0, ..., 0])
+
+
+def test_a_thing_is_seen_by_one_cell_and_in_the_same_way_at_all_places():
+    seen_by, views = set(), []
+    for place in np.ndindex(8, 8):
+        weight, seen = look(scene((23 + place[0], 30 + place[1])))
+        (cell,) = np.argwhere(weight > 0.5)
+        assert weight[tuple(cell)] > 0.99
+        others = np.delete(weight.ravel(), np.ravel_multi_index(cell, weight.shape))
+        assert others.max() < 0.01
+        seen_by.add(tuple(cell))
+        views.append(seen[tuple(cell)])
+        np.testing.assert_allclose(seen.sum((0, 1)), views[0], atol=0.02)
+    assert len(seen_by) == 4  # cells that meet there
+    np.testing.assert_allclose(views, np.broadcast_to(views[0], (64, 17, 17)), atol=0.02)
+
+
+def test_things_half_a_window_apart_are_seen_by_a_cell_each():
+    weight, _ = look(scene((4, 4), (4, 20), (40, 50)))
+    assert (weight > 0.99).sum() == 3
+    assert ((weight > 0.01) & (weight < 0.99)).sum() == 0
+
+
+def test_there_is_nothing_to_see_on_black():
+    weight, seen = look(np.zeros((64, 64, 1), np.float32))
+    assert not weight.any()
+    assert not seen.any()
+
+
+def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_place():
+    """Of the encoder, a whole cell further: all the same; black cells are all the same, too."""
+    settings = baseline(width=4, latents=2, architecture="attentive", kernel=17)
+    encode = jax.jit(model.bind(lambda vae, x: vae.encode(x).mean, module_of(settings)))
+    x = jnp.stack([scene((20, 30)), scene((28, 38)), scene()])
+    here, there, black = np.asarray(encode(initialised(settings), x))
+    changed = np.argwhere(np.abs(here - black[0, 0]).max(-1) > 1e-3)
+    assert len(changed) == 1
+    (cell,) = changed
+    np.testing.assert_allclose(there[tuple(cell + 1)], here[tuple(cell)], atol=1e-4)
+    np.testing.assert_allclose(black, np.broadcast_to(black[0, 0], black.shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"kernel": 8}, {"kernel": 1}, {"space_to_depth": 8}])
+def test_attentive_networks_that_cannot_be_are_refused(fields):
+    with pytest.raises(ValueError, match="must be 1, and kernel="):
+        baseline(**{"architecture": "attentive", "kernel": 17, **fields})
