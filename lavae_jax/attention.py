@@ -101,7 +101,9 @@ def attention(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Arra
 def _filter(maps: jax.Array, weights: np.ndarray) -> jax.Array:
     """Maps [B, H, W], each pixel a sum of those around it, by weights of rows and of columns."""
     rows, columns = (_band(side, weights) for side in maps.shape[1:])
-    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns)
+    # Of pixels that are nearly as bright, bfloat16 would not tell the brightest.
+    highest = jax.lax.Precision.HIGHEST
+    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns, precision=highest)
 
 
 def _band(length: int, weights: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 The auxiliary one, trained beside LAVAE or before it, tells the location network during
 warm-up where there is something to see; the baseline is what LAVAE is compared with.
-Both are one module with a table of stages each. The functions take a bound module.
+Both are one module with a table of stages each; the baseline can have the networks of
+`attention` instead. The functions take a bound module.
 """
 
 import dataclasses
@@ -264,8 +265,10 @@ def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
 
 def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
     """A square of each image [B, H, W, C] with a lit pixel of it somewhere inside; any square
-    of an image that is black. Without it, most of what is computed is about black pixels."""
+    of an image that is black. Without it, most of what is computed is about black pixels.
+    No larger than the image."""
     height, width, channels = x.shape[1:]
+    side = min(side, height, width)
 
     def one(image, key):
         pixel_key, place_key = jax.random.split(key)

@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from small_models import baseline, initialised, module_of
 
-from lavae_jax import attention, model
+from lavae_jax import attention, model, vae
 
 CELL, KERNEL = 4, 7
 GRID = (3, 5)
@@ -125,6 +126,39 @@ def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_
     (cell,) = changed
     np.testing.assert_allclose(there[tuple(cell + 1)], here[tuple(cell)], atol=1e-4)
     np.testing.assert_allclose(black, np.broadcast_to(black[0, 0], black.shape), atol=1e-6)
+
+
+def test_a_shape_learnt_at_some_places_is_drawn_at_others():
+    """What a plain network has to learn at each place of a cell."""
+    settings = baseline(width=16, latents=4, architecture="attentive", kernel=17)
+    module = module_of(settings)
+    places = np.array(list(np.ndindex(8, 8))) + (4, 6)
+    is_known = np.arange(64) % 5 > 0
+    known, others = places[is_known], places[~is_known]
+
+    def distance(variables, places):
+        x = jnp.stack([scene(place, size=(24, 24)) for place in places])
+        means = model.bind(vae.reconstruct, module)(variables, x)
+        return jnp.abs(means - x).sum((1, 2, 3)).mean() / x[0].sum()
+
+    def cross_entropy(variables):
+        x = jnp.stack([scene(place, size=(24, 24)) for place in known])
+        logits = model.bind(lambda v, x: v.decode(v.encode(x).mean, x.shape[1:3]), module)
+        return optax.sigmoid_binary_cross_entropy(logits(variables, x), x).sum((1, 2, 3)).mean()
+
+    optimizer = optax.adam(2e-2)
+
+    @jax.jit
+    def step(variables, state):
+        updates, state = optimizer.update(jax.grad(cross_entropy)(variables), state)
+        return optax.apply_updates(variables, updates), state
+
+    variables = dict(model.initialise(module, jax.random.key(0)))
+    state = optimizer.init(variables)
+    for _ in range(300):
+        variables, state = step(variables, state)
+    assert distance(variables, known) < 0.1
+    assert distance(variables, others) < 0.2  # of the lit pixels; 2 if nothing is right
 
 
 @pytest.mark.parametrize("fields", [{"kernel": 8}, {"kernel": 1}, {"space_to_depth": 8}])

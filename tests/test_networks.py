@@ -266,6 +266,7 @@ def test_crops_are_places_of_the_image_with_something_lit():
     assert middle.sum(1).all()
     black = vae.crop(jnp.zeros((50, 20, 30, 1)), keys(6, 50), 8)
     assert not black.any()
+    assert vae.crop(jnp.zeros((1, 20, 30, 1)), keys(6, 1), 32).shape == (1, 20, 20, 1)
 
 
 def test_auxiliary_latents_are_11_by_11_by_8():

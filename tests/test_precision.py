@@ -8,7 +8,7 @@ from bfloat16 import on_tpu
 
 import datasets
 import lavae_jax
-from lavae_jax import bernoulli, generative, inference, model, packing, placement, warmup
+from lavae_jax import attention, bernoulli, generative, inference, model, packing, placement, warmup
 
 FINE = 1 + 2.0**-10  # bfloat16 makes it 1
 
@@ -52,6 +52,18 @@ def test_centres_of_mass_are_exact():
     moved = on_tpu(lambda peaks, x: warmup.centre(peaks, x, 10, 1))(marked, lit[..., None])
     means = [np.argwhere(image).mean(0) for image in lit]
     np.testing.assert_array_equal(np.argwhere(moved)[:, 1:], np.floor(np.add(means, 0.5)))
+
+
+def test_attention_is_on_the_brightest_pixel():
+    """A pixel beside it is a few thousandths less bright, which bfloat16 would not tell."""
+    shapes = np.random.default_rng(0).random((8, 9, 7)) < 0.6
+    x = np.zeros((8, 64, 64, 1), np.float32)
+    x[:, 20:29, 30:37, 0] = shapes
+    rows, columns = attention.attention(x, 8, 17)
+    rounded = on_tpu(lambda x: attention.attention(x, 8, 17))(x)
+    assert rows.max((1, 2, 3)).min() > 0.5
+    np.testing.assert_allclose(rounded[0], rows, atol=1e-2)
+    np.testing.assert_allclose(rounded[1], columns, atol=1e-2)
 
 
 # --- what may: the networks of trained models -----------------------------------
