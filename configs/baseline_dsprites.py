@@ -13,5 +13,5 @@ from configs import common
 
 def get_config(recipe: str = "paper"):
     config = common.baseline("baseline_dsprites", dataset="multi_dsprites", channels=3)
-    recipes = common.baseline_recipes(kernel=21, num_steps=60_000)
+    recipes = common.baseline_recipes(kernel=21, num_steps=45_000)
     return common.make(config, recipe, **recipes)

@@ -13,5 +13,5 @@ from configs import common
 
 def get_config(recipe: str = "paper"):
     config = common.baseline("baseline_mnist1k", dataset="multi_mnist/1k", channels=1)
-    recipes = common.baseline_recipes(kernel=17, num_steps=80_000)
+    recipes = common.baseline_recipes(kernel=17, num_steps=60_000)
     return common.make(config, recipe, **recipes)

@@ -17,7 +17,6 @@ import numpy as np
 
 from lavae_jax import counting
 
-SHARPNESS = 2_000  # of attention: the power of the relative brightness
 DARK = -4.0  # logit of a pixel where nothing is drawn, before training
 FOCUS = 10.0  # of what is drawn, before training; see Decoder
 
@@ -82,20 +81,17 @@ def _places(cell: int) -> np.ndarray:
 def attention(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
     """Weights of the rows and of the columns of each cell, [B, h, w, cell] each.
 
-    It is where the image, blurred as far as a window reaches, is brighter than anywhere within
-    half a window. The weights of a cell with such a pixel add up to about 1 in each direction;
-    those of any other are near 0, so that its window is black.
+    It is on the pixel where the image, blurred as far as a window reaches, is brighter than
+    anywhere within half a window. All weights of a cell without such a pixel are 0, so that its
+    window is black. With more than two cells to a window, none has two such pixels.
     """
     b, height, width, _ = x.shape
     radius = kernel // 2
-    bump = 1 - np.square(np.arange(-radius, radius + 1) / (radius + 1))
-    bright = _filter(x.mean(-1), bump)
-    brightest = counting.pool_max(bright, radius - 1)
-    peaks = (bright / jnp.maximum(brightest, 1e-6)) ** SHARPNESS
-    around = _filter(peaks, np.ones(2 * radius - 1))
-    weights = peaks / jnp.maximum(around, 1e-3)
-    weights = weights.reshape(b, height // cell, cell, width // cell, cell)
-    return weights.sum(4).swapaxes(2, 3), weights.sum(2)
+    # Squared, so that a large thing does not outshine a small one beside it.
+    bump = np.square(1 - np.square(np.arange(-radius, radius + 1) / (radius + 1)))
+    peaks = counting.peaks(_filter(x.max(-1), bump), 0.0, radius - 1).astype(x.dtype)
+    peaks = peaks.reshape(b, height // cell, cell, width // cell, cell)
+    return peaks.sum(4).swapaxes(2, 3), peaks.sum(2)
 
 
 def _filter(maps: jax.Array, weights: np.ndarray) -> jax.Array:

@@ -23,7 +23,7 @@ def peaks(h_loc: jax.Array, threshold: float, radius: int) -> jax.Array:
     h_loc = lax.stop_gradient(h_loc)
     height, width = h_loc.shape[-2:]
     order = jnp.arange(height * width, dtype=jnp.int32).reshape(height, width)
-    highest = h_loc == pool_max(h_loc, radius)
+    highest = h_loc == _pool(h_loc, radius, lax.max, -jnp.inf)
     nobody = height * width
     first = _pool(jnp.where(highest, order, nobody), radius, lax.min, nobody)
     return highest & (first == order) & (h_loc > threshold)
@@ -32,11 +32,6 @@ def peaks(h_loc: jax.Array, threshold: float, radius: int) -> jax.Array:
 def count(peaks: jax.Array, max_objects: int) -> jax.Array:
     """f_count: the number of peaks of [..., H, W], at most M."""
     return jnp.minimum(peaks.sum((-2, -1), dtype=jnp.int32), max_objects)
-
-
-def pool_max(x: jax.Array, radius: int) -> jax.Array:
-    """The largest of the (2 radius + 1)^2 pixels around each of [..., H, W]."""
-    return _pool(x, radius, lax.max, -jnp.inf)
 
 
 def _pool(x, radius, function, initial):

@@ -132,7 +132,7 @@ def test_a_shape_learnt_at_some_places_is_drawn_at_others():
     """What a plain network has to learn at each place of a cell."""
     settings = baseline(width=16, latents=4, architecture="attentive", kernel=17)
     module = module_of(settings)
-    places = np.array(list(np.ndindex(8, 8))) + (4, 6)
+    places = np.add(list(np.ndindex(8, 8)), (4, 6))
     is_known = np.arange(64) % 5 > 0
     known, others = places[is_known], places[~is_known]
 
