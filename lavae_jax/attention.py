@@ -7,7 +7,8 @@ is, and draws a sprite at a place that the decoder chooses:
     encoder: attention (no parameters) -> window -> 1x1 layers, which are told where it is
     decoder: 1x1 layers -> a sprite, and its place in the cell -> canvas
 
-Both are fully convolutional. Nothing in them knows of objects or of how many there are.
+Both are fully convolutional. No latent stands for an object or a count; but attention is on
+peaks, as f_count finds them, of a blur that is made for things of one size.
 """
 
 import flax.linen as nn
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lavae_jax import counting
+from lavae_jax.networks import filtered
 
 DARK = -4.0  # logit of a pixel where nothing is drawn, before training
 FOCUS = 10.0  # of what is drawn, before training; see Decoder
@@ -89,24 +91,9 @@ def attention(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Arra
     radius = kernel // 2
     # Squared, so that a large thing does not outshine a small one beside it.
     bump = np.square(1 - np.square(np.arange(-radius, radius + 1) / (radius + 1)))
-    peaks = counting.peaks(_filter(x.max(-1), bump), 0.0, radius - 1).astype(x.dtype)
+    peaks = counting.peaks(filtered(x.max(-1), bump), 0.0, radius - 1).astype(x.dtype)
     peaks = peaks.reshape(b, height // cell, cell, width // cell, cell)
     return peaks.sum(4).swapaxes(2, 3), peaks.sum(2)
-
-
-def _filter(maps: jax.Array, weights: np.ndarray) -> jax.Array:
-    """Maps [B, H, W], each pixel a sum of those around it, by weights of rows and of columns."""
-    rows, columns = (_band(side, weights) for side in maps.shape[1:])
-    # Of pixels that are nearly as bright, bfloat16 would not tell the brightest.
-    highest = jax.lax.Precision.HIGHEST
-    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns, precision=highest)
-
-
-def _band(length: int, weights: np.ndarray) -> np.ndarray:
-    offset = np.arange(length) - np.arange(length)[:, None] + len(weights) // 2
-    inside = (offset >= 0) & (offset < len(weights))
-    band = np.where(inside, weights[np.clip(offset, 0, len(weights) - 1)], 0)
-    return band.astype(np.float32)
 
 
 # --- to look and to draw there -----------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lavae_jax.settings import AppearanceSettings, DecoderSettings, LocationSettings
 
@@ -136,6 +137,23 @@ def _tent(length: int, reach: int) -> jax.Array:
     place = jnp.arange(length)
     weights = jnp.maximum(reach - jnp.abs(place[:, None] - place), 0)
     return weights / weights.sum(1, keepdims=True)
+
+
+def filtered(maps: jax.Array, weights: np.ndarray) -> jax.Array:
+    """Maps [B, H, W], each pixel a sum of those around it, by weights of rows and of columns.
+
+    In all its digits on any platform: what is done with it compares pixels that are nearly alike.
+    """
+    rows, columns = (_band(side, weights) for side in maps.shape[1:])
+    return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns, precision="highest")
+
+
+def _band(length: int, weights: np.ndarray) -> np.ndarray:
+    place = np.arange(length)
+    offset = place - place[:, None] + len(weights) // 2
+    inside = (offset >= 0) & (offset < len(weights))
+    band = np.where(inside, weights[np.clip(offset, 0, len(weights) - 1)], 0)
+    return band.astype(np.float32)
 
 
 def pad_to_multiple(x: jax.Array, factor: int) -> jax.Array:

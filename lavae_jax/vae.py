@@ -65,19 +65,6 @@ def _bilinear(norm, width):
     return enlarge
 
 
-def _shrink(norm, width):
-    return lambda x: ConvLayer(norm, width)(space_to_depth(x, 2))
-
-
-def _grow(norm, width):
-    """What a transposed convolution does, which is slow on CPUs."""
-    return lambda x: depth_to_space(ConvLayer(norm, 4 * width)(x), 2)
-
-
-def _thin(stage):
-    return lambda norm, width: stage(norm, width // 2)
-
-
 class Stages(NamedTuple):
     encoder: tuple[Callable, ...]
     decoder: tuple[Callable, ...]
@@ -117,13 +104,6 @@ ARCHITECTURES = {
                     *(_bilinear, _layer),
                 ),
             ),
-            4: Stages(
-                (_thin(_layer), _thin(_residual), _shrink, _residual, _residual),
-                (
-                    *(_layer, _residual, _residual, _residual),
-                    *(_thin(_grow), _thin(_residual), _thin(_layer)),
-                ),
-            ),
         },
         Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
     ),
@@ -149,13 +129,16 @@ class GridVAESettings:
     def __post_init__(self):
         check_choices("VAE", self)
         if self.is_attentive:
-            object.__setattr__(self, "cell", self.cell or ARCHITECTURES["baseline"].cell)
-            if self.space_to_depth != 1 or self.kernel < 3 or self.kernel % 2 == 0:
+            cell = self.cell or ARCHITECTURES["baseline"].cell
+            object.__setattr__(self, "cell", cell)
+            if self.space_to_depth != 1 or self.kernel <= 2 * cell or self.kernel % 2 == 0:
                 raise ValueError(
                     f"attentive space_to_depth={self.space_to_depth} must be 1, and "
-                    f"kernel={self.kernel} odd and at least 3"
+                    f"kernel={self.kernel} odd and more than {2 * cell}, which is two cells"
                 )
             return
+        if self.kernel:
+            raise ValueError(f"{self.architecture} kernel={self.kernel}: only attentive has one")
         usual, stages, _ = ARCHITECTURES[self.architecture]
         object.__setattr__(self, "cell", self.cell or usual)
         factors = [*stages, self.cell] if self.cell == usual else [self.cell]

@@ -25,9 +25,11 @@ the map's *peaks*:
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from lavae_jax import vae
+from lavae_jax.networks import filtered
 from lavae_jax.vae import GridVAE
 
 
@@ -92,11 +94,10 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
     """
     batch, height, width = peaks.shape
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)
-    near_rows, near_columns = _near(height, radius), _near(width, radius)
     mass = x.sum(-1)
 
     def window_sums(a):
-        return jnp.einsum("hi,bij,jw->bhw", near_rows, a, near_columns, precision="highest")
+        return filtered(a, np.ones(2 * radius + 1))
 
     total = window_sums(mass)
 
@@ -114,12 +115,6 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
         return jnp.zeros_like(marked).at[place].max(marked)
 
     return jax.vmap(follow)(towards, peaks.reshape(batch, -1)).reshape(peaks.shape)
-
-
-def _near(length, distance):
-    """[length, length]: 1 where two places are at most that far apart."""
-    place = jnp.arange(length)
-    return (jnp.abs(place[:, None] - place) <= distance).astype(float)
 
 
 def detection_loss(

@@ -43,7 +43,9 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     mixture, of the phases `auxiliary` and `peaks`.
     """
     changes = {**FIELDS, "num_train_steps": steps}
-    if not name.startswith("baseline"):
+    if name.startswith("baseline"):
+        changes["crops.steps"] = 0
+    else:
         first, second = warmup or (0, 0)
         changes |= LAVAE_FIELDS
         changes |= (

@@ -161,7 +161,9 @@ def test_a_shape_learnt_at_some_places_is_drawn_at_others():
     assert distance(variables, others) < 0.2  # of the lit pixels; 2 if nothing is right
 
 
-@pytest.mark.parametrize("fields", [{"kernel": 8}, {"kernel": 1}, {"space_to_depth": 8}])
+@pytest.mark.parametrize("fields", [{"kernel": 18}, {"kernel": 15}, {"space_to_depth": 8}])
 def test_attentive_networks_that_cannot_be_are_refused(fields):
     with pytest.raises(ValueError, match="must be 1, and kernel="):
         baseline(**{"architecture": "attentive", "kernel": 17, **fields})
+    with pytest.raises(ValueError, match="baseline kernel=17: only attentive has one"):
+        baseline(kernel=17)

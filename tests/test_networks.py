@@ -220,12 +220,12 @@ def test_settings_that_cannot_be_are_refused(arguments, message):
 # --- variational autoencoders ------------------------------------------------
 
 
-ATTENTIVE = baseline(width=4, latents=2, architecture="attentive", kernel=9)
+ATTENTIVE = baseline(width=4, latents=2, architecture="attentive", kernel=17)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 4, 8)), ATTENTIVE],
+    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 8)), ATTENTIVE],
 )
 def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
     x = jnp.zeros((3, 34, 50, 1))
@@ -245,7 +245,7 @@ def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
 
 
 def test_other_stems_of_the_baseline_are_refused():
-    with pytest.raises(ValueError, match="space_to_depth=2 must be 1 or 4 or 8"):
+    with pytest.raises(ValueError, match="space_to_depth=2 must be 1 or 8"):
         baseline(space_to_depth=2)
 
 

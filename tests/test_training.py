@@ -25,6 +25,7 @@ LAVAE_CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
 CONFIGS = LAVAE_CONFIGS + [f"baseline_{name}" for name in LAVAE_CONFIGS]
 RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "tiny")]
 RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in ("mixture", "joint")]
+RECIPES += [(f"baseline_{name}", "plain") for name in LAVAE_CONFIGS]
 TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}  # with steps=6
 
 
@@ -222,6 +223,8 @@ def test_crops_come_before_whole_images(tmp_path):
     said = train(micro_config(steps=3, **fields), tmp_path)
     assert [phase in said for phase in ("step 2/3 (crops)", "step 3/3 (elbo)")] == [True, True]
     assert metrics(tmp_path, "neg_elbo").keys() == {1, 2, 3}
+    with pytest.raises(ValueError, match=r"config.crops.steps=2 leave none of config.num_train_"):
+        tasks.make(micro_config(steps=2, **fields))
 
 
 # --- the mixture -------------------------------------------------------------

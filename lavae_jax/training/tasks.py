@@ -370,6 +370,11 @@ def _baseline(config: ConfigDict) -> Task:
         crop_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         return loss(module, vae.crop(x, crop_keys, config.crops.side), keys, step)
 
+    if config.crops.steps >= config.num_train_steps:
+        raise ValueError(
+            f"config.crops.steps={config.crops.steps} leave none of "
+            f"config.num_train_steps={config.num_train_steps} for whole images; set both"
+        )
     rates = dict.fromkeys(("encoder", "decoder"), _learning_rate(config))
     phases = [Phase("elbo", loss, rates)]
     if config.crops.steps:
