@@ -88,20 +88,32 @@ def make_train_step(
         trained = {part: _get(state.params, part) for part in parts}
         (total, (batch_stats, metrics)), grads = jax.value_and_grad(loss, has_aux=True)(trained)
         grads, metrics = lax.pmean((grads, {"loss": total, **metrics}), AXIS)
-        params, opt_state = state.params, dict(state.opt_state)
-        for part, grad in grads.items():
-            metrics[f"gradient_norm_{part}"] = optax.global_norm(grad)
-            updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
-            rate = phase.learning_rates[part](state.step)
-            new = jax.tree.map(lambda p, u, rate=rate: p - rate * u, trained[part], updates)
-            params = _put(params, part, new)
+        metrics |= {f"gradient_norm_{part}": _norm(grad) for part, grad in grads.items()}
         finite = jnp.all(jnp.stack([jnp.isfinite(m) for m in metrics.values()]))
-        proposed = TrainState(state.step, params, batch_stats, opt_state)
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, state)
+
+        def updated(state: TrainState) -> TrainState:
+            params, opt_state = state.params, dict(state.opt_state)
+            for part, grad in grads.items():
+                updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
+                rate = phase.learning_rates[part](state.step)
+                new = jax.tree.map(
+                    lambda p, u, rate=rate: p - rate * u, _get(params, part), updates
+                )
+                params = _put(params, part, new)
+            return TrainState(state.step, params, batch_stats, opt_state)
+
+        # Chosen as a whole: a choice for each number would copy the state, on a CPU.
+        kept = lax.cond(finite, updated, lambda state: state, state)
         metrics["stop"] = lax.pmax(stop, AXIS)
         return kept._replace(step=state.step + 1), metrics
 
     return jax.pmap(train_step, axis_name=AXIS, donate_argnums=0, devices=devices)
+
+
+def _norm(tree: Any) -> jax.Array:
+    """Of all numbers together; by products, because XLA does not vectorise sums on a CPU."""
+    exact = lax.Precision.HIGHEST
+    return jnp.sqrt(sum(jnp.vdot(a, a, precision=exact) for a in jax.tree.leaves(tree)))
 
 
 def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None) -> Callable:
