@@ -1,7 +1,7 @@
 """The baseline, a fully convolutional β-VAE, on multi-dSprites.
 
     python launch/train.py --config=configs/baseline_dsprites.py        # the paper's own setting
-    python launch/train.py --config=configs/baseline_dsprites.py:cpu    # 30 minutes on one core
+    python launch/train.py --config=configs/baseline_dsprites.py:cpu    # 55 minutes on one core
     python launch/train.py --config=configs/baseline_dsprites.py:plain  # the paper's layers, small
     python launch/train.py --config=configs/baseline_dsprites.py:tiny   # for tests
 
@@ -14,5 +14,5 @@ from configs import common
 
 def get_config(recipe: str = "paper"):
     config = common.baseline("baseline_dsprites", dataset="multi_dsprites", channels=3)
-    recipes = common.baseline_recipes(kernel=21, num_steps=45_000)
+    recipes = common.baseline_recipes(kernel=21, num_steps=100_000)
     return common.make(config, recipe, **recipes)

@@ -42,6 +42,7 @@ from lavae_jax import (
     input_pipeline,
     locations,
     model,
+    neighbours,
     objective,
     packing,
     placement,
@@ -264,9 +265,12 @@ def measure_prior() -> None:
     module = task.module((), None)
     memo = jax.jit(model.bind(normal.memo, module))
     remembered = [memo(model.initialise(module, KEY), part) for part in x]
-    batch = {"image": x, **jax.tree.map(lambda *parts: jnp.stack(parts), *remembered)}
+    found = jax.tree.map(lambda *parts: jnp.stack(parts), *remembered)["found"]
+    shape = (*found.support.pixel.shape, neighbours.NEAR)
+    near = found.support._replace(near=jax.random.randint(KEY, shape, 0, COMPONENTS.value))
 
-    def stepper(phase):
+    def stepper(phase, found=found):
+        batch = {"image": x, "found": found}
         run = steps.make_train_step(task, phase, KEY)
         state = steps.replicate(steps.init_state(task, KEY))
 
@@ -277,7 +281,12 @@ def measure_prior() -> None:
 
         return step
 
-    forms = {"N(0, I)": stepper(normal), f"mixture of {COMPONENTS.value:,}": stepper(mixture)}
+    name = f"mixture of {COMPONENTS.value:,}"
+    forms = {
+        "N(0, I)": stepper(normal),
+        name: stepper(mixture, found._replace(support=near)),
+        f"{name}, all of it at each step": stepper(mixture),
+    }
     times = {name: [] for name in forms}
     start = time.perf_counter()
     while time.perf_counter() - start < 10 * SECONDS.value:

@@ -65,6 +65,8 @@ class Support(NamedTuple):
 
     logits: jax.Array  # [B, C]
     pixel: jax.Array | None  # [B, C]; None if they are all D, in order
+    # [B, C, N]: components of the prior that an object there may belong to; None for all
+    near: jax.Array | None = None
 
 
 def support(settings: LavaeSettings, detection: Detection) -> Support:
@@ -156,6 +158,7 @@ class Posterior(NamedTuple):
     appearance: Gaussian  # [P, L]
     noise: jax.Array  # [P, L]: ε
     overflow: jax.Array  # []: objects that were cut because the budget is too small
+    near: jax.Array | None = None  # [P, N]: components of the prior; None for all
 
     @property
     def z_app(self) -> jax.Array:
@@ -186,6 +189,9 @@ def sample_posterior(
     where = locations.sample(
         location_keys, support.logits, budget.num_slots, temperature, taken_with
     )
+    near = support.near
+    if near is not None:
+        near = near[objects.image, objects.gather(where.index)]
     if support.pixel is not None:
         where = locations.on_canvas(where, support.pixel, canvas[0] * canvas[1])
     q_app = appearance(lavae, x, where, objects)
@@ -193,7 +199,7 @@ def sample_posterior(
     shape = (budget.num_slots, lavae.settings.latent_size)
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q_app.mean.dtype))
     noise = objects.gather(draw(appearance_keys))
-    return Posterior(count, where, objects, q_app, noise, overflow)
+    return Posterior(count, where, objects, q_app, noise, overflow, near)
 
 
 # --- scenes ------------------------------------------------------------------

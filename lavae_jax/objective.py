@@ -82,7 +82,9 @@ def _terms(lavae, x, posterior, intensity, inferred_count) -> tuple[Terms, jax.A
     q(n | x) is a point, so its KL is -log p(n̂).
     """
     objects = posterior.objects
-    kl, log_ratio = prior.divergence(lavae.prior, posterior.appearance, posterior.noise)
+    kl, log_ratio = prior.divergence(
+        lavae.prior, posterior.appearance, posterior.noise, posterior.near
+    )
     parts = Terms(
         generative.log_likelihood(x, intensity),
         -generative.log_prior_count(lavae, inferred_count),

@@ -70,12 +70,28 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
     return Mixture(np.zeros(len(encodings), np.float32), features.T.astype(np.float32))
 
 
-def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
+def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -> jax.Array:
     """log p(z) of appearances [P, L].
 
-    A component's log w N(z; μ, v) is linear in (z², z, 1), so that those of P appearances and
-    K components are a matrix product. P is cut into parts where [P, K] would be too large.
+    near [P, N]: the components that are asked for each, if not all. What the others have is
+    left out, so that this is a bound on log p(z) from below, for a time that does not grow
+    with K.
     """
+    learnt = _log_learnt(mixture, z) if near is None else _log_learnt_near(mixture, z, near)
+    standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)
+    return jnp.logaddexp(math.log1p(-STANDARD_SHARE) + learnt, math.log(STANDARD_SHARE) + standard)
+
+
+def _log_learnt_near(mixture, z, near):
+    components = gaussian.from_features(mixture.features[:, near], axis=0)  # [L, P, N]
+    terms = gaussian.log_density(components, z.T[..., None]).sum(0)
+    terms += mixture.logits[near] - jax.nn.logsumexp(mixture.logits)
+    return jax.nn.logsumexp(terms, axis=-1)
+
+
+def _log_learnt(mixture, z):
+    """A component's log w N(z; μ, v) is linear in (z², z, 1), so that those of P appearances and
+    K components are a matrix product. P is cut into parts where [P, K] would be too large."""
     mean, log_variance = mixture.components
     precision = jnp.exp(-log_variance)
     at_zero = gaussian.log_density(mixture.components, 0).sum(0, keepdims=True)
@@ -89,9 +105,7 @@ def log_density(mixture: Mixture, z: jax.Array) -> jax.Array:
         return jax.nn.logsumexp(terms, axis=-1)
 
     at_once = max(1, ENTRIES // len(mixture.logits))
-    learnt = log_p(z) if len(z) <= at_once else lax.map(log_p, z, batch_size=at_once)
-    standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)
-    return jnp.logaddexp(math.log1p(-STANDARD_SHARE) + learnt, math.log(STANDARD_SHARE) + standard)
+    return log_p(z) if len(z) <= at_once else lax.map(log_p, z, batch_size=at_once)
 
 
 class Divergence(NamedTuple):
@@ -101,13 +115,15 @@ class Divergence(NamedTuple):
     log_ratio: jax.Array  # log q(z) - log p(z) at the sample
 
 
-def divergence(prior: Mixture | None, q: Gaussian, noise: jax.Array) -> Divergence:
-    """Of q [P, L] and its sample z = μ + σ ε."""
+def divergence(
+    prior: Mixture | None, q: Gaussian, noise: jax.Array, near: jax.Array | None = None
+) -> Divergence:
+    """Of q [P, L] and its sample z = μ + σ ε; near: as for `log_density`."""
     if prior is None:
         log_ratio = gaussian.log_ratio_to_standard(q, noise).sum(-1)
         return Divergence(gaussian.kl_to_standard(q).sum(-1), log_ratio)
     z = gaussian.sample(q, noise)
-    log_ratio = gaussian.log_density(q, z).sum(-1) - log_density(prior, z)
+    log_ratio = gaussian.log_density(q, z).sum(-1) - log_density(prior, z, near)
     return Divergence(log_ratio, log_ratio)
 
 

@@ -15,8 +15,9 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from lavae_jax import attention, bernoulli, gaussian
+from lavae_jax import attention, bernoulli, gaussian, model
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.networks import (
     BatchNorm,
@@ -240,10 +241,14 @@ def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
     """A single-sample estimate for images [B, H, W, C]; each has a key of its own, keys [B]."""
     q = vae.encode(x)
     noise = jax.vmap(lambda key: jax.random.normal(key, q.mean.shape[1:], q.mean.dtype))(keys)
-    logits = vae.decode(gaussian.sample(q, noise), x.shape[1:3])
-    log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
     kl = gaussian.kl_to_standard(q).sum(-1)
-    return Elbo(Terms(log_likelihood, kl.sum((1, 2))), kl)
+    return Elbo(Terms(log_likelihood(vae, x, gaussian.sample(q, noise)), kl.sum((1, 2))), kl)
+
+
+def log_likelihood(vae: GridVAE, x: jax.Array, z: jax.Array) -> jax.Array:
+    """log p(x | z) of images [B, H, W, C]."""
+    logits = vae.decode(z, x.shape[1:3])
+    return bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
 
 
 def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
@@ -260,7 +265,7 @@ def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
         place = jax.random.randint(place_key, (2,), 0, side)
         row = jnp.clip(pixel // width - place[0], 0, height - side)
         column = jnp.clip(pixel % width - place[1], 0, width - side)
-        return jax.lax.dynamic_slice(image, (row, column, 0), (side, side, channels))
+        return lax.dynamic_slice(image, (row, column, 0), (side, side, channels))
 
     return jax.vmap(one)(x, keys)
 
@@ -273,11 +278,20 @@ def log_weights(
     shape = (num_samples, *q.mean.shape[1:])
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)
     noise = draw(keys)
-    z = gaussian.sample(q, noise).reshape(-1, *q.mean.shape[1:])
-    logits = vae.decode(z, x.shape[1:3]).reshape(num_samples, *x.shape)
-    log_likelihood = bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
-    terms = Terms(log_likelihood, gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4)))
+    log_ratio = gaussian.log_ratio_to_standard(q, noise).sum((2, 3, 4))
+    terms = Terms(_log_likelihoods(vae, x, gaussian.sample(q, noise)), log_ratio)
     return terms.elbo, terms
+
+
+def _log_likelihoods(vae, x, z):
+    """log p(x | z) of samples z [K, B, h, w, L]: [K, B]."""
+    if vae.settings.is_attentive:  # sprites of all samples are more than a CPU's cache holds
+        module, variables = vae.unbind()
+        decode = functools.partial(model.bind(log_likelihood, module), variables, x)
+        return lax.map(decode, z)
+    # Convolutions are slow in a loop on a CPU.
+    logits = vae.decode(z.reshape(-1, *z.shape[2:]), x.shape[1:3]).reshape(len(z), *x.shape)
+    return bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
 
 
 def bound(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int) -> Bound:

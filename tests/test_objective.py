@@ -324,6 +324,19 @@ def test_packing_changes_nothing(scene):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
+def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene):
+    settings, variables, x = scene
+    settings = dataclasses.replace(settings, support="peaks")
+    found = compiled(inference.find, settings)(variables, x)
+    pixel = found.support.pixel
+    near = found._replace(support=found.support._replace(near=jnp.stack([pixel, -pixel], -1)))
+    out = elbo(settings)(variables, x, keys(3, 4), found=near)
+    objects, where = out.posterior.objects, out.posterior.where
+    drawn = np.asarray(objects.gather(where.index))
+    assert (drawn != np.asarray(objects.gather(pixel))).any()  # not in the order of the peaks
+    np.testing.assert_array_equal(out.posterior.near, np.stack([drawn, -drawn], -1))
+
+
 def test_overflow_is_counted_and_the_rest_is_right(scene):
     settings, variables, x = scene
     bound = elbo(settings)
@@ -391,7 +404,7 @@ def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
     settings = paper(support="peaks", peak_radius=2)
     h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)
     h_loc = h_loc.at[0, 12, 12].set(1.01 * settings.threshold_for((16, 16)))
-    logits, pixel = inference.support(settings, inference.detect(settings, h_loc))
+    logits, pixel, _ = inference.support(settings, inference.detect(settings, h_loc))
     assert pixel[0, :2].tolist() == [3 * 16 + 3, 12 * 16 + 12]
     assert logits[0, 1] - logits[0, 2] > 29
 

@@ -88,6 +88,24 @@ def test_an_object_that_no_component_knows_costs_little_more_than_under_the_pape
     np.testing.assert_allclose(standard - prior.log_density(made, z), -np.log(SHARE), rtol=1e-4)
 
 
+def test_near_components_are_those_that_count():
+    """Those that are asked, with the weights that they have among all; none is asked twice."""
+    made, z = mixture(9), jax.random.normal(jax.random.key(0), (6, 3))
+    near = jnp.argsort(jax.random.uniform(jax.random.key(1), (6, 9)), axis=1)
+    whole = prior.log_density(made, z)
+    np.testing.assert_allclose(prior.log_density(made, z, near), whole, rtol=1e-5)
+    some = prior.log_density(made, z, near[:, :4])
+    assert (some < whole).all()
+    for i in range(6):
+        left_out = np.asarray(made.logits, np.float64)
+        left_out[near[i, 4:]] = -np.inf
+        share = np.exp(scipy.special.logsumexp(left_out) - scipy.special.logsumexp(made.logits))
+        standard = SHARE * np.exp(scipy.stats.norm().logpdf(np.asarray(z[i])).sum())
+        alone = np.exp(log_density_by_scipy(made._replace(logits=left_out), z[i : i + 1])[0])
+        expected = np.log(share * (alone - standard) + standard)
+        np.testing.assert_allclose(some[i], expected, rtol=1e-4)
+
+
 # --- divergence --------------------------------------------------------------
 
 
@@ -123,11 +141,13 @@ def test_gradients_against_finite_differences():
         rng = np.random.default_rng(0)
         features, noise = rng.normal(size=(5, 6)), rng.normal(size=(5, 3))
         choice = rng.uniform(size=5)
+        near = np.array([[0, 1], [2, 3], [3, 0], [1, 2], [0, 2]])
 
         def everything(made, features):
             q = gaussian.from_features(features)
             return (
                 prior.divergence(made, q, noise),
+                prior.divergence(made, q, noise, near),
                 prior.moments(made, 3),
                 made.perplexity,
                 prior.sample(made, noise, choice),

@@ -14,7 +14,7 @@ from micro import config as micro_config
 from small_models import get_config
 
 import datasets
-from lavae_jax import model_files
+from lavae_jax import inference, model, model_files
 from lavae_jax.training import checkpoints, console, files, loop, schedules, step, tasks
 from lavae_jax.training.checkpoints import CheckpointError
 from lavae_jax.training.files import WorkdirError
@@ -256,24 +256,58 @@ def test_until_its_phase_a_run_with_a_mixture_is_one_without(tmp_path):
     assert metrics(tmp_path / "mixture") == metrics(tmp_path / "cpu")
 
 
-def test_the_mixture_starts_at_encodings_of_training_objects(tmp_path):
-    config = micro_config(steps=2, recipe="mixture")
+def test_the_mixture_starts_at_encodings_of_different_training_objects(tmp_path):
+    config = micro_config(steps=2, recipe="mixture", **{"model.prior.components": 9})
     train(config, tmp_path)
     task = tasks.make(config)
     like = jax.eval_shape(lambda: {"state": step.init_state(task, jax.random.key(0))})
     arrays = {name: a for name, a in newest(tmp_path).arrays.items() if name != "key"}
     state = checkpoints.unflatten(arrays, like)["state"]
     images = Drawn(config, 0, 20).read(range(20))["image"]
+    images[3] = images[0]
     with pytest.warns(UserWarning, match="does not explain"):  # after two steps
         scene = model_files.load(tmp_path).infer(images)
-    encodings = np.asarray(scene.appearance)[np.asarray(scene.present)][:5]
+    there = np.asarray(scene.present)
+    windows = [
+        np.pad(images[i], ((4, 4), (4, 4), (0, 0)))[row : row + 9, column : column + 9].tobytes()
+        for i, slot in zip(*np.nonzero(there), strict=True)
+        for row, column in [np.asarray(scene.location)[i, slot]]
+    ]
+    candidates = windows[: 4 * 9]
+    first = [i for i, window in enumerate(candidates) if window not in candidates[:i]]
+    again = [i for i in range(len(candidates)) if i not in first]
+    assert len(first) > 1
+    assert again[0] < 9  # so that order matters
+    encodings = np.asarray(scene.appearance)[there][(first + again)[:9]]
     started = step.start_phase(task, task.phases[-1], state, iter([images[:1], images[1:]]))
     mixture = started.params["lavae"]["prior"]
     variance = np.maximum(1 - encodings.var(0), 0.03)
     mean, log_variance = mixture.components
     np.testing.assert_allclose(mean.T, encodings, rtol=1e-5)
-    np.testing.assert_allclose(np.exp(log_variance).T, [variance] * 5, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(log_variance).T, [variance] * 9, rtol=1e-5)
     assert not mixture.logits.any()
+
+
+def test_objects_are_near_to_the_components_that_start_at_what_looks_like_them():
+    config = micro_config(steps=2, recipe="mixture")
+    task = tasks.make(config)
+    phase, module = task.phases[-1], task.module((), None)
+    state = step.init_state(task, jax.random.key(0))
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    images = Drawn(config, 0, 20).read(range(20))["image"]
+    memo = jax.tree.map(np.asarray, jax.jit(model.bind(phase.memo, module))(variables, images))
+    found = phase.relate(memo)["found"]
+    is_object = np.arange(found.support.near.shape[1]) < found.count[:, None]
+    near, sketch = found.support.near[is_object], memo["sketch"][is_object]
+    assert near.shape == (found.count.sum(), 5)
+    (started,) = phase.start(module, variables, iter([images])).values()
+    scene = jax.jit(model.bind(lambda m, x: inference.infer(m.lavae, x), module))(variables, images)
+    encodings = np.asarray(scene.appearance)[np.asarray(scene.present)]
+    means = started.components.mean.T
+    for k, mean in enumerate(means):  # each has the objects that look the same as its own
+        (own,) = np.nonzero(np.isclose(encodings, mean, rtol=1e-4).all(1))
+        alike = (sketch == sketch[own[0]]).all(1)
+        assert set(near[alike, 0]) <= {j for j in range(5) if np.allclose(means[j], mean, 1e-4)}, k
 
 
 def test_the_mixture_s_phase_trains_everything_but_the_location_network(tmp_path):

@@ -95,7 +95,10 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
             variables = {"params": state.params, "batch_stats": state.batch_stats}
             memo = model.bind(phase.memo, task.module((), None))
             one_device = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-            batch |= stacked(devices, jax.eval_shape(memo, variables, one_device))
+            remembered = jax.eval_shape(memo, variables, one_device)
+            if phase.relate:
+                remembered = phase.relate(jax.tree.map(jnp.zeros_like, remembered))
+            batch |= stacked(devices, remembered)
         return stacked(devices, state), batch, number(devices)
 
     def eval_arguments(devices: int) -> tuple:

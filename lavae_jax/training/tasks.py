@@ -17,7 +17,20 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from lavae_jax import counting, generative, inference, model, objective, prior, vae, warmup
+from lavae_jax import (
+    counting,
+    generative,
+    inference,
+    model,
+    neighbours,
+    objective,
+    packing,
+    placement,
+    prior,
+    vae,
+    warmup,
+)
+from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.packing import Budget
 from lavae_jax.scene import Scene
@@ -43,6 +56,8 @@ class Phase(NamedTuple):
     memo(module, x) -> what the loss need not compute itself, [B, ...] each: what frozen parts
         make of an image, computed once for each training image instead of at each step. None
         if there is no such thing.
+    relate(memo) -> the memo of all training images, in order and on the host, with what they
+        have to do with each other. None if that does not matter.
     """
 
     name: str
@@ -51,6 +66,7 @@ class Phase(NamedTuple):
     end: int | None = None
     start: Callable[[nn.Module, Variables, Iterable[np.ndarray]], dict] | None = None
     memo: Callable[[nn.Module, jax.Array], dict[str, Any]] | None = None
+    relate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 class Task(NamedTuple):
@@ -191,6 +207,7 @@ def _learning_rate(config: ConfigDict, start: int = 0, later_steps: int = 0) -> 
     return schedules.starting_at(start, schedules.cosine(rate, steps))
 
 
+CANDIDATES = 4  # objects for each component of a mixture, which starts at one of them
 APPEARANCE = ("lavae.appearance", "lavae.decoder", "lavae.count")
 
 
@@ -317,7 +334,8 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             mixture_loss,
             dict.fromkeys((*APPEARANCE, "lavae.prior"), mixture_rate),
             start=_start_mixture,
-            memo=memo,
+            memo=memo and _find_and_sketch,
+            relate=memo and functools.partial(_relate, config.model.prior.components),
         ),
     )
 
@@ -326,23 +344,60 @@ def _find(module: Trainee, x: jax.Array) -> dict[str, inference.Found]:
     return {"found": inference.find(module.lavae, x)}
 
 
+def _find_and_sketch(module: Trainee, x: jax.Array) -> dict[str, Any]:
+    """What is found, at which pixels [B, M], and a sketch of what is seen there [B, M, ...]."""
+    settings = module.settings
+    detection = inference.detect(settings, inference.location_logits(module.lavae, x))
+    pixel = inference.peak_locations(settings, detection).index
+    image = np.repeat(np.arange(len(x)), pixel.shape[1])
+    windows = placement.windows_at(x, pixel.reshape(-1), image, settings.sprite_size)
+    sketch = neighbours.sketch(windows).reshape(*pixel.shape, -1)
+    return {"found": inference.found(settings, detection), "pixel": pixel, "sketch": sketch}
+
+
+def _relate(components: int, memo: dict[str, Any]) -> dict[str, inference.Found]:
+    """Each object with the components that it is near to."""
+    found, sketch = memo["found"], memo["sketch"]
+    is_object = np.arange(sketch.shape[1]) < found.count[:, None]
+    objects = sketch[is_object]
+    started_at = neighbours.different(objects[: CANDIDATES * components], components)
+    nearest = neighbours.nearest(objects, objects[started_at])
+    near = np.zeros((*is_object.shape, nearest.shape[1]), np.int32)
+    near[is_object] = nearest
+    return {"found": found._replace(support=found.support._replace(near=near))}
+
+
 def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.ndarray]) -> dict:
-    """A component at each of the first K objects that are found in training images."""
+    """Components at objects that are found in training images, different ones if there are.
+
+    It looks at the first objects as `_relate` does, by the same program.
+    """
+
+    def encode(module, x, count, pixel):
+        objects = packing.pack(count, pixel.size)
+        where = Locations.hard(pixel)
+        encoding = inference.appearance(module.lavae, x, where, objects).mean
+        return objects.scatter(encoding, *pixel.shape)
+
+    find, encode = (jax.jit(model.bind(f, module)) for f in (_find_and_sketch, encode))
     size = module.settings.prior.components
-    infer = jax.jit(model.bind(lambda module, x: inference.infer(module.lavae, x), module))
-    found = [np.zeros((0, module.settings.latent_size), np.float32)]
+    encodings = [np.zeros((0, module.settings.latent_size), np.float32)]
+    sketches = [np.zeros((0, neighbours.NUMBERS), np.float32)]
     for x in batches:
-        scene = infer(variables, x)
-        found.append(np.asarray(scene.appearance)[np.asarray(scene.present)])
-        if sum(map(len, found)) >= size:
+        seen = find(variables, x)
+        count, pixel = seen["found"].count, seen["pixel"]
+        is_object = np.arange(pixel.shape[1]) < np.asarray(count)[:, None]
+        encodings.append(np.asarray(encode(variables, x, count, pixel))[is_object])
+        sketches.append(np.asarray(seen["sketch"])[is_object])
+        if sum(map(len, sketches)) >= CANDIDATES * size:
             break
-    encodings = np.concatenate(found)[:size]
+    encodings, sketches = (np.concatenate(a)[: CANDIDATES * size] for a in (encodings, sketches))
     if len(encodings) < size:
         raise ValueError(
             f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
             "in all training scenes, and each component starts at one"
         )
-    return {"lavae.prior": prior.at_encodings(encodings)}
+    return {"lavae.prior": prior.at_encodings(encodings[neighbours.different(sketches, size)])}
 
 
 # --- the baseline ------------------------------------------------------------
