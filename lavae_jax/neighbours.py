@@ -12,7 +12,7 @@ import numpy as np
 import scipy.signal
 from jax import lax
 
-NEAR = 8  # components that an object is compared with
+NEAR = 8  # components that a training step asks for an object, or all if they are fewer
 NUMBERS = 32  # of a sketch
 # An object that is found a pixel beside its place looks much the same.
 BLUR = np.outer([1, 2, 1], [1, 2, 1])
@@ -38,10 +38,8 @@ def different(sketches: np.ndarray, number: int) -> np.ndarray:
     return np.concatenate([first, others])[:number]
 
 
-def nearest(sketches: np.ndarray, references: np.ndarray) -> np.ndarray:
-    """Of each sketch [P, NUMBERS], the nearest of the references [K, NUMBERS]: [P, N], the nearest
-    first, where N is NEAR or K if that is less."""
-    number = min(NEAR, len(references))
+def nearest(sketches: np.ndarray, references: np.ndarray, number: int) -> np.ndarray:
+    """So many of the references [K, NUMBERS] for each sketch [P, NUMBERS], the nearest first."""
     pieces = [np.zeros((0, number), np.int32)]
     for start in range(0, len(sketches), AT_ONCE):
         piece = sketches[start : start + AT_ONCE]

@@ -19,22 +19,22 @@ def digits(number, seed=0):
 
 
 @pytest.mark.parametrize("number", [1, 7, neighbours.AT_ONCE + 3])
-@pytest.mark.parametrize("components", [3, 50])
-def test_the_nearest_are_those_of_the_least_distance(number, components):
+@pytest.mark.parametrize("near", [1, 8, 50])
+def test_the_nearest_are_those_of_the_least_distance(number, near):
     rng = np.random.default_rng(0)
     sketches, references = (
-        rng.normal(size=(n, neighbours.NUMBERS)).astype(np.float32) for n in (number, components)
+        rng.normal(size=(n, neighbours.NUMBERS)).astype(np.float32) for n in (number, 50)
     )
-    ours = neighbours.nearest(sketches, references)
+    ours = neighbours.nearest(sketches, references, near)
     far = distance.cdist(sketches.astype(float), references.astype(float))
-    assert ours.shape == (number, min(neighbours.NEAR, components))
-    expected = np.sort(far)[:, : ours.shape[1]]
+    assert ours.shape == (number, near)
+    expected = np.sort(far)[:, :near]
     np.testing.assert_allclose(np.take_along_axis(far, ours, 1), expected, rtol=1e-4)
 
 
 def test_nothing_is_near_where_there_is_nothing():
     none = np.zeros((0, neighbours.NUMBERS), np.float32)
-    assert neighbours.nearest(none, none).shape == (0, 0)
+    assert neighbours.nearest(none, none, 8).shape == (0, 8)
 
 
 def test_sketches_are_about_as_far_apart_as_what_they_are_made_of():
@@ -52,7 +52,7 @@ def test_an_object_that_is_found_a_pixel_beside_its_place_is_known_again():
     references = np.asarray(neighbours.sketch(windows))
     for axis in (1, 2):
         moved = np.asarray(neighbours.sketch(np.roll(windows, 1, axis)))
-        near = neighbours.nearest(moved, references)
+        near = neighbours.nearest(moved, references, neighbours.NEAR)
         known = (near == np.arange(200)[:, None]).any(1).mean()
         assert known > 0.6  # by chance 0.04
 

@@ -358,13 +358,18 @@ def _find_and_sketch(module: Trainee, x: jax.Array) -> dict[str, Any]:
 def _relate(components: int, memo: dict[str, Any]) -> dict[str, inference.Found]:
     """Each object with the components that it is near to."""
     found, sketch = memo["found"], memo["sketch"]
-    is_object = np.arange(sketch.shape[1]) < found.count[:, None]
+    is_object = _is_object(found.count, sketch.shape[1])
     objects = sketch[is_object]
     started_at = neighbours.different(objects[: CANDIDATES * components], components)
-    nearest = neighbours.nearest(objects, objects[started_at])
-    near = np.zeros((*is_object.shape, nearest.shape[1]), np.int32)
-    near[is_object] = nearest
+    number = min(neighbours.NEAR, components)
+    near = np.zeros((*is_object.shape, number), np.int32)
+    near[is_object] = neighbours.nearest(objects, objects[started_at], number)
     return {"found": found._replace(support=found.support._replace(near=near))}
+
+
+def _is_object(count: np.ndarray, slots: int) -> np.ndarray:
+    """Which of the slots of each image hold an object, [B, slots]."""
+    return np.arange(slots) < np.asarray(count)[:, None]
 
 
 def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.ndarray]) -> dict:
@@ -375,9 +380,7 @@ def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.n
 
     def encode(module, x, count, pixel):
         objects = packing.pack(count, pixel.size)
-        where = Locations.hard(pixel)
-        encoding = inference.appearance(module.lavae, x, where, objects).mean
-        return objects.scatter(encoding, *pixel.shape)
+        return inference.appearance(module.lavae, x, Locations.hard(pixel), objects).mean
 
     find, encode = (jax.jit(model.bind(f, module)) for f in (_find_and_sketch, encode))
     size = module.settings.prior.components
@@ -386,9 +389,8 @@ def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.n
     for x in batches:
         seen = find(variables, x)
         count, pixel = seen["found"].count, seen["pixel"]
-        is_object = np.arange(pixel.shape[1]) < np.asarray(count)[:, None]
-        encodings.append(np.asarray(encode(variables, x, count, pixel))[is_object])
-        sketches.append(np.asarray(seen["sketch"])[is_object])
+        encodings.append(np.asarray(encode(variables, x, count, pixel))[: count.sum()])
+        sketches.append(np.asarray(seen["sketch"])[_is_object(count, pixel.shape[1])])
         if sum(map(len, sketches)) >= CANDIDATES * size:
             break
     encodings, sketches = (np.concatenate(a)[: CANDIDATES * size] for a in (encodings, sketches))
