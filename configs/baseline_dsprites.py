@@ -1,7 +1,7 @@
 """The baseline, a fully convolutional β-VAE, on multi-dSprites.
 
     python launch/train.py --config=configs/baseline_dsprites.py        # the paper's own setting
-    python launch/train.py --config=configs/baseline_dsprites.py:cpu    # 55 minutes on one core
+    python launch/train.py --config=configs/baseline_dsprites.py:cpu    # 68 minutes on one core
     python launch/train.py --config=configs/baseline_dsprites.py:plain  # the paper's layers, small
     python launch/train.py --config=configs/baseline_dsprites.py:tiny   # for tests
 

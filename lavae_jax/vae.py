@@ -285,13 +285,11 @@ def log_weights(
 
 def _log_likelihoods(vae, x, z):
     """log p(x | z) of samples z [K, B, h, w, L]: [K, B]."""
-    if vae.settings.is_attentive:  # sprites of all samples are more than a CPU's cache holds
-        module, variables = vae.unbind()
-        decode = functools.partial(model.bind(log_likelihood, module), variables, x)
-        return lax.map(decode, z)
-    # Convolutions are slow in a loop on a CPU.
-    logits = vae.decode(z.reshape(-1, *z.shape[2:]), x.shape[1:3]).reshape(len(z), *x.shape)
-    return bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
+    module, variables = vae.unbind()
+    one = functools.partial(model.bind(log_likelihood, module), variables, x)
+    # On a CPU, sprites of all samples are more than its cache holds, but convolutions are slow in
+    # a loop.
+    return lax.map(one, z) if vae.settings.is_attentive else jax.vmap(one)(z)
 
 
 def bound(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int) -> Bound:

@@ -337,6 +337,26 @@ def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene)
     np.testing.assert_array_equal(out.posterior.near, np.stack([drawn, -drawn], -1))
 
 
+def test_the_elbo_asks_the_components_that_an_object_is_near_to():
+    settings = dataclasses.replace(tiny(2, 2), support="peaks")
+    variables = with_mixture(initialised(tiny(2)))
+    found = compiled(inference.find, settings)(variables, X)
+    kl = []
+    for near in (None, [0, 1], [0], [1]):
+        shape = None if near is None else (*found.support.pixel.shape, len(near))
+        support = found.support._replace(near=near and jnp.broadcast_to(jnp.array(near), shape))
+        out = elbo(settings)(variables, X, keys(0, 1), found=found._replace(support=support))
+        q, noise = out.posterior.appearance, out.posterior.noise
+        asked = None if near is None else jnp.broadcast_to(jnp.array(near), (2, len(near)))
+        expected = prior.divergence(jax.tree.map(jnp.asarray, APART), q, noise, asked).kl.sum()
+        np.testing.assert_allclose(out.terms.kl_appearance, [expected], rtol=1e-4)
+        kl.append(float(expected))
+    every, both, first, second = kl
+    np.testing.assert_allclose(both, every, rtol=1e-4)
+    assert min(first, second) > every + 0.1
+    assert first != second
+
+
 def test_overflow_is_counted_and_the_rest_is_right(scene):
     settings, variables, x = scene
     bound = elbo(settings)

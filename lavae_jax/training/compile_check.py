@@ -97,7 +97,8 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
             one_device = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
             remembered = jax.eval_shape(memo, variables, one_device)
             if phase.relate:
-                remembered = phase.relate(jax.tree.map(jnp.zeros_like, remembered))
+                empty = jax.tree.map(jnp.zeros_like, (state.params, remembered))
+                remembered = phase.relate(*empty)
             batch |= stacked(devices, remembered)
         return stacked(devices, state), batch, number(devices)
 

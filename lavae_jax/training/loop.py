@@ -134,7 +134,6 @@ class Run:
         self._has_forecast = False
         self._phase: str | None = None  # for which the step is compiled
         self._memo: dict[str, Any] | None = None  # of all training images
-        self._memo_phase: str | None = None  # for which it was made
         # A step's number and metrics, while the device may be at work on it.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
 
@@ -191,7 +190,7 @@ class Run:
                 self._start(phase)
             if not phase.memo or self.data.training.varies:
                 self._memo = None
-            elif phase.name != self._memo_phase and not self._remember(phase, request):
+            elif phase.name != self._phase and not self._remember(phase, request):
                 return
             self._make_step(phase, asked=request.signal is not None)
             last = self.step == self.config.num_train_steps
@@ -247,8 +246,7 @@ class Run:
             if request.signal and jax.process_count() == 1:
                 return False
         memo = jax.tree.map(lambda *rows: np.concatenate(rows)[:size], *pieces)
-        self._memo = phase.relate(memo) if phase.relate else memo
-        self._memo_phase = phase.name
+        self._memo = phase.relate(variables["params"], memo) if phase.relate else memo
         return True
 
     def _all_training_images(self) -> Iterator[input_pipeline.Batch]:

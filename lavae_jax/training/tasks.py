@@ -56,8 +56,8 @@ class Phase(NamedTuple):
     memo(module, x) -> what the loss need not compute itself, [B, ...] each: what frozen parts
         make of an image, computed once for each training image instead of at each step. None
         if there is no such thing.
-    relate(memo) -> the memo of all training images, in order and on the host, with what they
-        have to do with each other. None if that does not matter.
+    relate(params, memo) -> what the loss is given instead of the memo: made of that of all
+        training images, on the host, and of frozen parameters. None if it is given the memo.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Phase(NamedTuple):
     end: int | None = None
     start: Callable[[nn.Module, Variables, Iterable[np.ndarray]], dict] | None = None
     memo: Callable[[nn.Module, jax.Array], dict[str, Any]] | None = None
-    relate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    relate: Callable[[Variables, dict[str, Any]], dict[str, Any]] | None = None
 
 
 class Task(NamedTuple):
@@ -113,7 +113,8 @@ def make(config: ConfigDict) -> Task:
 class Trainee(nn.Module):
     """LAVAE, and the auxiliary VAE of its warm-up.
 
-    Until the phase that trains it, p(z_app) is N(0, I) whatever it is to become.
+    Until the phase that trains it, p(z_app) is N(0, I) whatever it is to become. Sketches of the
+    objects that a mixture's components started at are kept beside it, and not trained.
     """
 
     settings: LavaeSettings
@@ -128,6 +129,9 @@ class Trainee(nn.Module):
             settings = dataclasses.replace(settings, prior=PriorSettings(kind="normal"))
         self.lavae = LAVAE(settings, inside, self.axis_name)
         self.auxiliary = GridVAE(self.auxiliary_settings, "auxiliary" in self.train, self.axis_name)
+        if self.settings.prior.kind == "mixture":
+            shape = self.settings.prior.components, neighbours.NUMBERS
+            self.started_at = self.param("started_at", nn.initializers.zeros, shape)
 
     def __call__(self) -> None:
         self.lavae()
@@ -335,7 +339,7 @@ def _phased(config: ConfigDict, cell: int) -> tuple[Phase, ...]:
             dict.fromkeys((*APPEARANCE, "lavae.prior"), mixture_rate),
             start=_start_mixture,
             memo=memo and _find_and_sketch,
-            relate=memo and functools.partial(_relate, config.model.prior.components),
+            relate=memo and _relate,
         ),
     )
 
@@ -355,15 +359,14 @@ def _find_and_sketch(module: Trainee, x: jax.Array) -> dict[str, Any]:
     return {"found": inference.found(settings, detection), "pixel": pixel, "sketch": sketch}
 
 
-def _relate(components: int, memo: dict[str, Any]) -> dict[str, inference.Found]:
+def _relate(params: Variables, memo: dict[str, Any]) -> dict[str, inference.Found]:
     """Each object with the components that it is near to."""
     found, sketch = memo["found"], memo["sketch"]
     is_object = _is_object(found.count, sketch.shape[1])
-    objects = sketch[is_object]
-    started_at = neighbours.different(objects[: CANDIDATES * components], components)
-    number = min(neighbours.NEAR, components)
+    started_at = params["started_at"]
+    number = min(neighbours.NEAR, len(started_at))
     near = np.zeros((*is_object.shape, number), np.int32)
-    near[is_object] = neighbours.nearest(objects, objects[started_at], number)
+    near[is_object] = neighbours.nearest(sketch[is_object], started_at, number)
     return {"found": found._replace(support=found.support._replace(near=near))}
 
 
@@ -373,10 +376,7 @@ def _is_object(count: np.ndarray, slots: int) -> np.ndarray:
 
 
 def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.ndarray]) -> dict:
-    """Components at objects that are found in training images, different ones if there are.
-
-    It looks at the first objects as `_relate` does, by the same program.
-    """
+    """Components at objects that are found in training images, different ones if there are."""
 
     def encode(module, x, count, pixel):
         objects = packing.pack(count, pixel.size)
@@ -399,7 +399,8 @@ def _start_mixture(module: Trainee, variables: Variables, batches: Iterable[np.n
             f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
             "in all training scenes, and each component starts at one"
         )
-    return {"lavae.prior": prior.at_encodings(encodings[neighbours.different(sketches, size)])}
+    chosen = neighbours.different(sketches, size)
+    return {"lavae.prior": prior.at_encodings(encodings[chosen]), "started_at": sketches[chosen]}
 
 
 # --- the baseline ------------------------------------------------------------
