@@ -11,8 +11,8 @@ gradient includes its forward pass. `share` is a part's share of the whole gradi
 
 The model is measured twice: as XLA is, and with the flags that the programs set
 (`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 it is measured once, without or with them. So is
-the prior: training steps of the recipe `mixture`, in turns with and without the mixture, and
-its density alone.
+the prior: training steps of the recipe `mixture`, in turns with and without the mixture and
+with all of its components asked, and its density alone.
 
 The playground is started, and asked by visitors that think for `--think` seconds, on average,
 after each answer: how long until it is of use, how many answers a second, and how slow.
@@ -252,7 +252,8 @@ def benchmark_auxiliary(config, channels: int, x, keys) -> None:
 
 
 def measure_prior() -> None:
-    """Training steps under N(0, I) and under a mixture, and the mixture's density alone."""
+    """Training steps under N(0, I), under a mixture of which each object asks the components that
+    it is near to, and under one that is asked as a whole; and the mixture's density alone."""
     config = mnist10k.get_config("mixture")
     config.model.prior.components = COMPONENTS.value
     task = tasks.make(config)

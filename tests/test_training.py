@@ -128,6 +128,21 @@ def test_a_step_is_adamax_s_with_the_rate_of_each_part():
     }
 
 
+@pytest.mark.parametrize("pixel", [0.0, np.nan])
+def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(pixel):
+    task = tasks.make(micro_config())
+    state = step.init_state(task, jax.random.key(0))
+    before = jax.tree.map(np.array, state)
+    run = step.make_train_step(task, task.phases[0], jax.random.key(1))
+    batch = {"image": np.full((1, 2, 24, 24, 1), pixel, np.float32)}
+    state, values = run(step.replicate(state), batch, np.zeros(1, np.int32))
+    after = step.unreplicate(state)
+    assert np.isfinite(values["loss"][0]) == np.isfinite(pixel)
+    assert after.step == 1
+    same = jax.tree.map(np.array_equal, before, after._replace(step=before.step))
+    assert all(jax.tree.leaves(same)) == np.isnan(pixel)
+
+
 def test_durations_read_well():
     assert console.duration(59.6) == "0:01:00"
     assert console.duration(1_220_000) == "14 days 2:53:20"

@@ -66,8 +66,9 @@ def make_train_step(
     """(state, batch, stop), each with a leading axis of devices -> (state, metrics).
 
     A batch has an `image` and, by the names that the phase's loss knows, what is remembered.
-    The metrics say whether the loss and the gradients are finite; if not, the new state is of no
-    use. `stop` is whether the process was asked to; the metrics say whether any was.
+
+    A step whose loss or gradient is not finite leaves the state as it was. `stop` is
+    whether the process was asked to; the metrics say whether any was.
     """
     parts = tuple(phase.learning_rates)
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
@@ -87,15 +88,25 @@ def make_train_step(
         trained = {part: _get(state.params, part) for part in parts}
         (total, (batch_stats, metrics)), grads = jax.value_and_grad(loss, has_aux=True)(trained)
         grads, metrics = lax.pmean((grads, {"loss": total, **metrics}), AXIS)
-        params, opt_state = state.params, dict(state.opt_state)
-        for part, grad in grads.items():
-            metrics[f"gradient_norm_{part}"] = _norm(grad)
-            updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
-            rate = phase.learning_rates[part](state.step)
-            new = jax.tree.map(lambda p, u, rate=rate: p - rate * u, trained[part], updates)
-            params = _put(params, part, new)
+        metrics |= {f"gradient_norm_{part}": _norm(grad) for part, grad in grads.items()}
+        finite = jnp.all(jnp.stack([jnp.isfinite(m) for m in metrics.values()]))
+
+        def updated(state: TrainState) -> TrainState:
+            params, opt_state = state.params, dict(state.opt_state)
+            for part, grad in grads.items():
+                updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
+                rate = phase.learning_rates[part](state.step)
+                new = jax.tree.map(
+                    lambda p, u, rate=rate: p - rate * u, _get(params, part), updates
+                )
+                params = _put(params, part, new)
+            return TrainState(state.step, params, batch_stats, opt_state)
+
+        # On a CPU this is faster than no choice, too: in a branch of its own, the update needs no
+        # copy of the state.
+        kept = lax.cond(finite, updated, lambda state: state, state)
         metrics["stop"] = lax.pmax(stop, AXIS)
-        return TrainState(state.step + 1, params, batch_stats, opt_state), metrics
+        return kept._replace(step=state.step + 1), metrics
 
     return jax.pmap(train_step, axis_name=AXIS, donate_argnums=0, devices=devices)
 
