@@ -10,7 +10,7 @@ Each is one change away from the one before. `described`: the paper's training, 
 `phases`: the auxiliary VAE is trained first, h_loc then on the peaks of its KL map, then
 everything by the ELBO. `centred`: peaks move to centres of mass. `frozen`: the ELBO does not
 train h_loc. `peaks`: q(z_loc) samples on peaks alone, which is the recipe `cpu`. The recipe
-`joint` of configs/mnist1k.py is `described` with three mends.
+`joint` of configs/mnist1k.py is this file's `described` with three changes.
 """
 
 from configs import common, mnist1k
@@ -19,7 +19,7 @@ STEPS = 8_000  # of the ELBO
 
 
 def described(config):
-    common.lavae_described(config, num_steps=4_000 + STEPS)
+    common.lavae_stem(config, num_steps=4_000 + STEPS)
 
 
 def peaks(config):
@@ -33,8 +33,8 @@ def frozen(config):
 
 def centred(config):
     frozen(config)
-    paper = mnist1k.get_config()
-    common.lavae_described(paper, num_steps=STEPS)
+    paper = mnist1k.get_config("described")
+    common.lavae_stem(paper, num_steps=STEPS)
     config.curriculum.location = paper.curriculum.location
     config.curriculum.temperature = paper.curriculum.temperature
 
@@ -45,7 +45,7 @@ def phases(config):
 
 
 def get_config(recipe: str = "described"):
-    config = mnist1k.get_config()
+    config = mnist1k.get_config("described")
     config.name = "ablation"
     recipes = (described, phases, centred, frozen, peaks)
     return common.make(config, recipe, **{recipe.__name__: recipe for recipe in recipes})

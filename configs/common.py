@@ -1,25 +1,40 @@
 """What the configs share: the paper's settings, and the recipes made from them.
 
-`lavae` and `baseline` are Appendix B, with the source of each number; where they name no
-source, the paper is silent and WORKSPACE.md has the reason. `cpu` and `tiny` change them.
+`lavae` and `baseline` are Appendix B to the letter, with the source of each number; where they
+name no source, the paper is silent and WORKSPACE.md has the reason. Recipes change them.
 """
 
 import functools
 from collections.abc import Callable
 
+import jax
 from ml_collections import ConfigDict
 
-Recipe = Callable[[ConfigDict], None]  # changes the paper's config
+Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
+
+BY_DEVICE = ""  # the recipe of a command that names none
+# For now `cpu` is the default on every device. On accelerators it is to be `paper`, once `thin`,
+# which is `paper` made small, has been trained to its end (docs/experiments.md).
+ACCELERATOR_RECIPE = "cpu"
+
+
+def default_recipe() -> str:
+    """The recipe that suits the devices of this machine."""
+    return "cpu" if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
 
 
 def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
-    """The paper's config, changed as one of the recipes says."""
-    recipes = {"paper": lambda config: None, **recipes}
+    """Appendix B, changed by one of the recipes."""
+    recipe = recipe or default_recipe()
     if recipe not in recipes:
-        raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(recipes)}")
+        raise ValueError(f"there is no recipe {recipe!r}; expected one of {', '.join(recipes)}")
     config.recipe = recipe
     recipes[recipe](config)
     return config
+
+
+def as_described(config: ConfigDict) -> None:
+    """Appendix B, unchanged."""
 
 
 # --- the paper ---------------------------------------------------------------
@@ -30,7 +45,7 @@ def _base(name: str, dataset: str, kind: str) -> ConfigDict:
     return ConfigDict(
         {
             "name": name,
-            "recipe": "paper",
+            "recipe": "described",
             "kind": kind,
             "seed": 0,
             "dataset": {
@@ -125,11 +140,59 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
 def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
     """By name, with settings of the recipe `mixture` and of `cpu`, which it begins with."""
     return {
+        "paper": lavae_paper,
+        "described": as_described,
+        "thin": lavae_thin,
         "cpu": functools.partial(lavae_cpu, **cpu),
         "mixture": functools.partial(lavae_mixture, **mixture, **cpu),
         "joint": lavae_joint,
         "tiny": lavae_tiny,
     }
+
+
+def lavae_paper(config: ConfigDict) -> None:
+    """For accelerators: Appendix B with the changes that its training turned out to need.
+
+    WORKSPACE.md has the reason for each in its table of choices.
+    """
+    config.model.update(gamma=32.0, threshold=2.0, peak_radius=config.model.sprite_size // 3)
+    config.model.taken_radius = _half_a_sprite(config)
+    # How it is computed, for the sake of memory traffic (docs/platforms.md).
+    config.model.update(activations="bfloat16", packed_pixels=2)
+    config.eval_every_steps = 1_000  # the first one tells whether a run is healthy
+
+
+def lavae_thin(config: ConfigDict, *, num_steps: int = 20_000) -> None:
+    """The recipe `paper` for two CPU cores: smaller networks and batches, a fifth of the steps.
+
+    Learning rates are higher, and fall to 0 along half a cosine. The lengths of the schedules keep
+    the paper's proportions, so that the metrics at a given share of a `thin` run are roughly what
+    to expect at the same share of a `paper` run.
+    """
+    lavae_paper(config)
+    config.model.update(activations="float32", packed_pixels=1)
+    config.model.location.update(width=8, head_width=8)
+    config.model.appearance.width = 16
+    config.model.decoder.update(width=16, seed_channels=32)
+    config.auxiliary.width = 16
+    config.batch_size = 16
+    config.budget.update(slots=4, places=2.5)
+    config.optimizer = {"learning_rate": 1e-2, "decay_steps": num_steps}
+    _scale_schedules(config, num_steps)
+    config.curriculum.location.learning_rate = 4e-3
+
+
+def _scale_schedules(config: ConfigDict, num_steps: int) -> None:
+    """Shortens a training of the paper's length in proportion."""
+    curriculum = config.curriculum
+    for section, name in (
+        (config, "num_train_steps"),
+        (curriculum, "warmup_steps"),
+        (curriculum, "anneal_steps"),
+        (curriculum.temperature, "steps"),
+        (curriculum.location, "decay_steps"),
+    ):
+        section[name] = section[name] * num_steps // 100_000
 
 
 def lavae_cpu(
@@ -173,7 +236,7 @@ def lavae_mixture(
     config.start_from = ""  # a model of the recipe cpu, instead of the phases before
 
 
-def lavae_described(config: ConfigDict, *, num_steps: int = 20_000) -> None:
+def lavae_stem(config: ConfigDict, *, num_steps: int = 20_000) -> None:
     """For 2 cores, as described: only sizes, rates and lengths differ from the paper's."""
     _small_networks(config, decoder_width=256)
     config.batch_size = 32
@@ -189,7 +252,7 @@ def lavae_joint(config: ConfigDict) -> None:
     """For 2 cores, the paper's way: everything at once. With what a stem of 4 makes necessary:
     logits that prefer no place in its cells, a γ that makes them sharp all the same, and draws
     that keep apart, since smooth logits have an object's pixels in second place, too."""
-    lavae_described(config)
+    lavae_stem(config)
     config.model.location.blurred = True
     config.model.update(gamma=32.0, threshold=2.0, peak_radius=3)
     config.model.taken_radius = _half_a_sprite(config)
@@ -211,6 +274,7 @@ def lavae_tiny(config: ConfigDict) -> None:
 def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
     """By name, with settings of the recipe `cpu`."""
     return {
+        "paper": as_described,
         "cpu": functools.partial(baseline_cpu, **cpu),
         "plain": baseline_plain,
         "tiny": functools.partial(baseline_tiny, **cpu),
@@ -250,7 +314,9 @@ def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
 def follow_sprite_size(config: ConfigDict) -> None:
     """What depends on the size of objects, by one rule; it follows when that is changed."""
     sprite, objects = config.model.get_ref("sprite_size"), config.model.get_ref("max_objects")
-    config.model.peak_radius = sprite // 2
+    # Which part of a sprite the recipe has for its radius, if it has one.
+    if (part := config.model.sprite_size // config.model.peak_radius) in (2, 3):
+        config.model.peak_radius = sprite // part
     if "taken_radius" in config.model:
         config.model.taken_radius = sprite // 2
     if "window" in config.model.appearance:

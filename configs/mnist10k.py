@@ -1,12 +1,13 @@
 """LAVAE on multi-MNIST-10k.
 
-    python launch/train.py --config=configs/mnist10k.py        # the paper's own setting
-    python launch/train.py --config=configs/mnist10k.py:cpu    # for 2 cores
-    python launch/train.py --config=configs/mnist10k.py:mixture    # and a learnt p(z_app)
-    python launch/train.py --config=configs/mnist10k.py:tiny   # under 3 minutes, for tests
+    python launch/train.py --config=configs/mnist10k.py            # the default: cpu
+    python launch/train.py --config=configs/mnist10k.py:mixture    # cpu, and a learned p(z_app)
+    python launch/train.py --config=configs/mnist10k.py:paper      # for accelerators
+
+The other recipes are those of configs/mnist1k.py.
 
 The second column of Table 1; the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at
-least 99.7 %. README says what `cpu` gives, and in what time. `paper` is for accelerators.
+least 99.7 %. README says what `cpu` gives.
 
 The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER says where
 they are; README names other sources.
@@ -15,7 +16,7 @@ they are; README names other sources.
 from configs import common
 
 
-def get_config(recipe: str = "paper"):
+def get_config(recipe: str = common.BY_DEVICE):
     config = common.lavae(
         "mnist10k",
         dataset="multi_mnist/10k",

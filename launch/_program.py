@@ -6,10 +6,12 @@ starts, keeps what was compiled for the next start, and turns expected errors in
 sentence.
 """
 
+import functools
 import os
 import pathlib
 import signal
 import sys
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -43,10 +45,18 @@ EXPECTED = (OSError, DataError, CheckpointError, SourceError)
 EXPECTED += (datasets.DatasetError, datasets.BuildError)
 
 
-def run(main, *more_expected: type[Exception], positional: bool = False) -> None:
+def run(
+    main,
+    *more_expected: type[Exception],
+    positional: bool = False,
+    connect: Callable[[list[str]], None] | None = None,
+) -> None:
     """Parses the flags and calls main(). It leaves with 1 and a sentence if that fails.
 
     With `positional`, main is given the words that are not flags; else there may be none.
+    `connect` joins the other processes of a job. It is called before a config is made, because
+    the default recipe depends on the devices, and a process that has looked at its devices can
+    no longer join others.
     """
     expected = (*EXPECTED, *more_expected)
 
@@ -70,7 +80,7 @@ def run(main, *more_expected: type[Exception], positional: bool = False) -> None
 
     for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
-    app.run(checked, flags_parser=_parse)
+    app.run(checked, flags_parser=functools.partial(_parse, connect=connect))
 
 
 def _keep_what_is_compiled() -> None:
@@ -81,10 +91,12 @@ def _keep_what_is_compiled() -> None:
         jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(home) / "lavae_jax"))
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list[str]:
     """The flags; a config that is not there, or has no such field, is a mistake like others."""
     try:
         _check_config(argv)
+        if connect is not None:
+            _connect(connect, argv)
         return flags.FLAGS(argv)
     except flags.Error as error:
         message = str(error)
@@ -95,7 +107,16 @@ def _parse(argv: list[str]) -> list[str]:
         message = message.removeprefix("'").removesuffix("'")
         message = f"in --config: {' '.join(message.split())}"
     print(f"error: {message}\n({argv[0]} --help lists the flags)", file=sys.stderr, flush=True)
+    if jax.distributed.is_initialized():
+        os._exit(1)  # the usual way out waits for the other processes, and they for us
     raise SystemExit(1)
+
+
+def _connect(connect: Callable[[list[str]], None], argv: list[str]) -> None:
+    try:
+        connect(argv)
+    except (app.UsageError, OSError, ValueError) as error:
+        raise flags.Error(str(error)) from error
 
 
 def _check_config(argv: list[str]) -> None:
@@ -104,7 +125,7 @@ def _check_config(argv: list[str]) -> None:
         if word.startswith("--config=") and not os.path.isfile(path):
             names = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
             there = ", ".join(f"configs/{name}.py" for name in names if name != "common")
-            raise flags.Error(f"{word}: there is no such file; there are {there}")
+            raise flags.Error(f"{word}: there is no such file; expected one of {there}")
 
 
 def output_file(path: str) -> pathlib.Path:

@@ -1,6 +1,6 @@
 """Compiles the programs of a run for accelerators that are not there.
 
-    python launch/compile_check.py --config=configs/mnist1k.py --topology=v5e:2x2,v4:2x2x4
+    python launch/compile_check.py --config=configs/mnist1k.py:paper --topology=v5e:2x2,v4:2x2x4
     python launch/compile_check.py --config=configs/mnist1k.py:cpu --platform=cuda
 
 For each phase's training step and for the evaluation: the seconds that the TPU's own

@@ -1,6 +1,7 @@
 """The flags of a program that several processes may run together."""
 
 import os
+import sys
 
 import jax
 from absl import app, flags
@@ -16,25 +17,23 @@ DISTRIBUTED = flags.DEFINE_bool(
 HEARTBEAT_SECONDS = 30  # a process that is silent for longer is taken for dead
 
 
-def connect() -> None:
-    """Joins the other processes, if there are any."""
+def connect(argv: list[str] | None = None) -> None:
+    """Joins the other processes, if there are any. Other flags need not have been parsed."""
+    values = flags.FlagValues()
+    for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID, DISTRIBUTED):
+        values[flag.name] = flags.FLAGS[flag.name]
+    values(sys.argv if argv is None else argv, known_only=True)
     # JAX's own answer to SIGTERM would swallow one that comes before training begins.
     jax.config.update("jax_enable_preemption_service", False)
-    given = {
-        "coordinator": COORDINATOR.value,
-        "num_processes": NUM_PROCESSES.value,
-        "process_id": PROCESS_ID.value,
-    }
+    given = {name: values[name].value for name in ("coordinator", "num_processes", "process_id")}
     missing = [f"--{name}" for name, value in given.items() if value is None]
     timeout = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if not missing:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, **timeout
-        )
+        jax.distributed.initialize(*given.values(), **timeout)
     elif len(missing) < len(given):
         raise app.UsageError(f"{' and '.join(missing)} missing: several processes need all three")
-    elif DISTRIBUTED.value or _is_one_of_several():
+    elif values["distributed"].value or _is_one_of_several():
         jax.distributed.initialize(**timeout)
     if jax.distributed.is_initialized():
         # While all are here: on CPUs, the first time that they meet, none waits for over 30 s.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts a training run on every worker of a TPU pod slice, the ordinary way.
 #
-#   launch/tpu_pod.sh NAME ZONE --config=configs/mnist1k.py [more flags of train.py]
+#   launch/tpu_pod.sh NAME ZONE --config=configs/mnist1k.py:paper [more flags of train.py]
 #
 # NAME is a TPU VM (gcloud compute tpus tpu-vm create NAME --accelerator-type=v4-32 ...).
 # The checkout goes to every worker, each installs what it needs and builds the data on

@@ -1,14 +1,16 @@
 """Trains a model, on whatever devices there are.
 
-    python launch/train.py --config=configs/mnist1k.py          # the paper's own setting
-    python launch/train.py --config=configs/mnist1k.py:cpu      # for 2 cores
+    python launch/train.py --config=configs/mnist1k.py          # the default recipe
+    python launch/train.py --config=configs/mnist1k.py:paper    # the paper's own networks
     python launch/train.py --config=configs/mnist1k.py:tiny --config.num_train_steps=100
 
-The same command goes on where a run was stopped. Any field of the config can be set
-by --config.FIELD=VALUE. On several machines, start the program on each of them: under
-Slurm's srun they find each other (launch/slurm.sbatch is a job), on a TPU pod with
---distributed (launch/tpu_pod.sh does it); elsewhere give --coordinator, --num_processes and
---process_id.
+A recipe follows the config's name after a colon; without one, the config's default is used, which
+may depend on the devices of the machine. The same command resumes a run that was interrupted. Any field of the config can
+be set by --config.FIELD=VALUE.
+
+On several machines, start the program on each of them: under Slurm's srun they find each other
+(launch/slurm.sbatch is a job), on a TPU pod with --distributed (launch/tpu_pod.sh does it);
+elsewhere give --coordinator, --num_processes and --process_id.
 """
 
 import os
@@ -16,6 +18,7 @@ import shlex
 import sys
 
 import _program
+import jax
 import process_flags
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -71,9 +74,19 @@ def _open_scenes(config: ConfigDict) -> loop.Data:
     )
 
 
+def default_recipe_notice(config: ConfigDict, path: str) -> str:
+    """The recipe that was chosen for a command that names none, and how to choose another."""
+    return (
+        f"recipe {config.recipe}, the default of {path} on {jax.devices()[0].platform} devices; "
+        f"{path} lists the others, which are chosen by --config={path}:RECIPE"
+    )
+
+
 def main():
-    process_flags.connect()
     config = CONFIG.value
+    path = config_flags.get_config_filename(flags.FLAGS["config"])
+    if ":" not in os.path.basename(path) and jax.process_index() == 0:
+        print(default_recipe_notice(config, path), flush=True)
     if config.dataset.name == "images":
         images.settle(config)
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
@@ -82,4 +95,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main, loop.TrainingError, WorkdirError)
+    _program.run(main, loop.TrainingError, WorkdirError, connect=process_flags.connect)

@@ -6,7 +6,6 @@ The module computes features. The probability is functions of it: `inference`,
     bind(objective.elbo, LAVAE(settings))(variables, x, keys)
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from lavae_jax import prior
-from lavae_jax.networks import AppearanceNet, BatchNorm, LocationNet, SpriteDecoder
+from lavae_jax.networks import AppearanceNet, Execution, LocationNet, SpriteDecoder
 from lavae_jax.settings import LavaeSettings
 
 Variables = Mapping[str, Any]  # Flax's: "params", and "batch_stats" where there are any
@@ -37,12 +36,15 @@ class LAVAE(nn.Module):
 
     def setup(self):
         settings = self.settings
-        self.location = LocationNet(settings.location, self._norm("location"))
+        self.location = LocationNet(settings.location, self._execution("location"))
         self.appearance = AppearanceNet(
-            settings.appearance, 2 * settings.latent_size, self._norm("appearance")
+            settings.appearance, 2 * settings.latent_size, self._execution("appearance")
         )
         self.decoder = SpriteDecoder(
-            settings.decoder, settings.sprite_size, settings.channels, self._norm("decoder")
+            settings.decoder,
+            settings.sprite_size,
+            settings.channels,
+            self._execution("decoder").plain(),  # sprites are an odd number of pixels wide
         )
         # The logits of p(n): a = softmax(count).
         self.count = self.param("count", nn.initializers.zeros, (settings.max_objects + 1,))
@@ -51,8 +53,10 @@ class LAVAE(nn.Module):
         is_mixture = settings.prior.kind == "mixture"
         self.prior = self.param("prior", prior.standard, *sizes) if is_mixture else None
 
-    def _norm(self, network: str):
-        return functools.partial(BatchNorm, network in self.train, self.axis_name)
+    def _execution(self, network: str) -> Execution:
+        settings = self.settings
+        how = settings.activations, settings.packed_pixels
+        return Execution.of(network in self.train, self.axis_name, *how)
 
     def __call__(self) -> None:
         """Every network on the least input; Flax initialises what is called."""

@@ -20,9 +20,9 @@ from jax import lax
 from lavae_jax import attention, bernoulli, gaussian, model
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.networks import (
-    BatchNorm,
+    Conv,
     ConvLayer,
-    Norm,
+    Execution,
     ResidualBlock,
     depth_to_space,
     pad_to_multiple,
@@ -31,34 +31,37 @@ from lavae_jax.networks import (
 from lavae_jax.objective import Bound
 from lavae_jax.settings import check_choices, from_config
 
-# --- stages: (norm, width) -> a layer ----------------------------------------
+# --- stages: (execution, width) -> a layer ----------------------------------------
 
 
-def _residual(norm, width):
-    return ResidualBlock(norm, width)
+def _residual(execution, width):
+    return ResidualBlock(execution, width)
 
 
-def _layer(norm, width):
-    return ConvLayer(norm, width)
+def _layer(execution, width):
+    return ConvLayer(execution, width)
 
 
 def _down(stride, kernel=3):
-    return lambda norm, width: ConvLayer(norm, width, kernel, stride)
+    return lambda execution, width: ConvLayer(execution, width, kernel, stride)
 
 
-def _plain_down(norm, width):
+def _plain_down(execution, width):
     return nn.Conv(width, (4, 4), (2, 2))
 
 
-def _plain_up(norm, width):
+def _plain_up(execution, width):
     return nn.ConvTranspose(width, (4, 4), (2, 2))
 
 
 def _repeat(factor):
-    return lambda norm, width: lambda x: jnp.repeat(jnp.repeat(x, factor, axis=1), factor, axis=2)
+    def enlarge(x):
+        return jnp.repeat(jnp.repeat(x, factor, axis=1), factor, axis=2)
+
+    return lambda execution, width: enlarge
 
 
-def _bilinear(norm, width):
+def _bilinear(execution, width):
     def enlarge(x):
         b, h, w, c = x.shape
         return jax.image.resize(x, (b, 2 * h, 2 * w, c), "bilinear")
@@ -126,6 +129,8 @@ class GridVAESettings:
     space_to_depth: int
     cell: int = 0  # pixels a latent, in each direction; 0 for the architecture's own
     kernel: int = 0
+    activations: Literal["float32", "bfloat16"] = "float32"  # as in LavaeSettings
+    packed_pixels: Literal[1, 2] = 1
 
     def __post_init__(self):
         check_choices("VAE", self)
@@ -170,13 +175,13 @@ class Stack(nn.Module):
     stages: tuple[Callable, ...]
     width: int
     outputs: int
-    norm: Norm
+    execution: Execution
 
     @nn.compact
     def __call__(self, x):
         for stage in self.stages:
-            x = stage(self.norm, self.width)(x)
-        return nn.Conv(self.outputs, (3, 3))(x)
+            x = stage(self.execution, self.width)(x)
+        return Conv(self.execution.exact(), self.outputs)(x)
 
 
 class GridVAE(nn.Module):
@@ -191,10 +196,12 @@ class GridVAE(nn.Module):
             self.encoder = attention.Encoder(*sizes, 2 * settings.latents)
             self.decoder = attention.Decoder(*sizes, settings.channels)
             return
-        norm = functools.partial(BatchNorm, self.train, self.axis_name)
+        how = settings.activations, settings.packed_pixels
+        execution = Execution.of(self.train, self.axis_name, *how)
         pixels = settings.channels * settings.space_to_depth**2
-        self.encoder = Stack(settings.stages.encoder, settings.width, 2 * settings.latents, norm)
-        self.decoder = Stack(settings.stages.decoder, settings.width, pixels, norm)
+        stages, width = settings.stages, settings.width
+        self.encoder = Stack(stages.encoder, width, 2 * settings.latents, execution)
+        self.decoder = Stack(stages.decoder, width, pixels, execution)
 
     def __call__(self) -> None:
         """Both networks on the least input; Flax initialises what is called."""

@@ -13,7 +13,7 @@ from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.vae import GridVAE, GridVAESettings, baseline_settings
 
 
-def get_config(name, recipe="paper"):
+def get_config(name, recipe="described"):
     return importlib.import_module(f"configs.{name}").get_config(recipe)
 
 

@@ -315,3 +315,63 @@ def test_the_kl_of_an_object_shows_up_over_it():
         weight = change / change.sum()
         centre = (weight.sum(1) @ np.arange(64), weight.sum(0) @ np.arange(64))
         np.testing.assert_allclose(centre, (row, column), atol=4)
+
+
+# --- how networks are computed -----------------------------------------------
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+def test_a_packed_convolution_is_the_convolution(padding, kernel):
+    execution = networks.Execution(packed=2)
+    x = jax.random.normal(jax.random.key(0), (2, 9, 12, 3))
+    plain = networks.Conv(networks.Execution(), 4, kernel, padding=padding)
+    variables = plain.init(jax.random.key(1), x)
+    variables = jax.tree.map(lambda a: a + 0.1, variables)  # a bias other than 0
+    packed = networks.Conv(execution, 4, kernel, padding=padding)
+    y = packed.apply(variables, x)
+    np.testing.assert_allclose(y, plain.apply(variables, x), rtol=1e-4, atol=1e-5)
+
+
+def trained_on_features(settings, variables, x):
+    """h_loc, h_app at two relaxed locations, gradients and batch statistics, in training."""
+    lavae = dataclasses.replace(module_of(settings), train=("location", "appearance"))
+    weights = jax.nn.softmax(jax.random.normal(jax.random.key(1), (2, 1, x[0].size)))
+    where = Locations(weights.argmax(-1), weights, jnp.zeros((2, 1)))
+    objects = packing.pack(jnp.array([1, 1]), capacity=2)
+
+    def features(lavae, x):
+        return lavae.location(x), inference.appearance(lavae, x, where, objects).mean
+
+    def loss(params):
+        bound = model.bind_training(features, lavae)
+        out, stats = bound({"params": params, "batch_stats": variables["batch_stats"]}, x)
+        return sum(jnp.sin(a).sum() for a in out), (out, stats)
+
+    return jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
+
+
+@pytest.mark.parametrize("width", [24, 23])
+def test_packed_pixels_change_neither_features_nor_gradients_nor_statistics(width, x):
+    """A width that is not a multiple is computed without packing."""
+    settings, x = small(), x[:, :, :width]
+    packed = dataclasses.replace(settings, packed_pixels=2)
+    variables = initialised(settings)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4),
+        trained_on_features(settings, variables, x),
+        trained_on_features(packed, variables, x),
+    )
+
+
+def test_bfloat16_activations_round_features_but_not_logits(x):
+    settings = small()
+    variables = initialised(settings)
+    exact = compiled(inference.location_logits, settings)(variables, x)
+    rounded_settings = dataclasses.replace(settings, activations="bfloat16")
+    rounded = compiled(inference.location_logits, rounded_settings)(variables, x)
+    assert rounded.dtype == jnp.float32
+    assert not np.array_equal(rounded, rounded.astype(jnp.bfloat16))
+    error = np.abs(rounded - exact).max() / np.std(exact)
+    assert 0 < error < 0.1
+    assert {str(a.dtype) for a in jax.tree.leaves(initialised(rounded_settings))} == {"float32"}

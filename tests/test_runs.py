@@ -191,8 +191,11 @@ MISTAKES = [
     (["--config.batch_sise=3"], "'batch_sise' Did you mean \"batch_size\""),
     (["--config.batch_size=many"], "batch_size"),
     (["--config.batch_size=0"], "config.batch_size=0 must be at least 1"),
-    (["--config=configs/mnist1k.py:gpu"], "there is no recipe 'gpu'; there are paper, cpu"),
-    (["--config=mnist1k"], "there is no such file; there are configs/ablation.py"),
+    (
+        ["--config=configs/mnist1k.py:gpu"],
+        "there is no recipe 'gpu'; expected one of paper, described",
+    ),
+    (["--config=mnist1k"], "there is no such file; expected one of configs/ablation.py"),
     (["--config.dataset.name=mnist"], "'mnist'"),
     (["--config.dataset.held_out=5000"], "held_out=5000"),
     (["--config.model.channels=3"], "channels=3"),

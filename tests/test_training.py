@@ -1,9 +1,12 @@
 """The training loop, and what it does when things go wrong. (Programs: `test_runs`.)"""
 
 import json
+import os
 import re
 import signal
+import types
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +17,9 @@ from micro import config as micro_config
 from small_models import get_config
 
 import datasets
+from configs import common
 from lavae_jax import inference, model, model_files
-from lavae_jax.training import checkpoints, console, files, loop, schedules, step, tasks
+from lavae_jax.training import checkpoints, console, files, forecast, loop, schedules, step, tasks
 from lavae_jax.training.checkpoints import CheckpointError
 from lavae_jax.training.files import WorkdirError
 from lavae_jax.training.loop import TrainingError
@@ -24,7 +28,8 @@ from lavae_jax.training.signals import StopRequest
 LAVAE_CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
 CONFIGS = LAVAE_CONFIGS + [f"baseline_{name}" for name in LAVAE_CONFIGS]
 RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "tiny")]
-RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in ("mixture", "joint")]
+LAVAE_RECIPES = ("mixture", "joint", "thin", "described")
+RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in LAVAE_RECIPES]
 RECIPES += [(f"baseline_{name}", "plain") for name in LAVAE_CONFIGS]
 TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}  # with steps=6
 
@@ -49,7 +54,7 @@ def test_every_config_makes_a_task(name, recipe):
 
 
 def test_an_unknown_recipe_is_refused():
-    message = "no recipe 'gpu'; there are paper, cpu, mixture, joint, tiny"
+    message = "no recipe 'gpu'; expected one of paper, described, thin, cpu, mixture, joint, tiny"
     with pytest.raises(ValueError, match=message):
         get_config("mnist1k", "gpu")
 
@@ -90,7 +95,7 @@ def test_schedules_are_the_paper_s_at_their_ends_and_middles():
         [1, 1, 0.55, 0.1, 0.1],
         rtol=1e-5,
     )
-    beta = schedules.beta(get_config("baseline_mnist1k").beta)
+    beta = schedules.beta(get_config("baseline_mnist1k", "paper").beta)
     np.testing.assert_allclose([beta(t) for t in (0, 5e4, 1e5, 2e5)], [0, 0.5, 1, 1])
 
 
@@ -148,12 +153,72 @@ def test_durations_read_well():
     assert console.duration(1_220_000) == "14 days 2:53:20"
 
 
-def test_the_paper_s_own_setting_is_warned_of_on_a_cpu_before_the_first_step():
-    text = console.beginning(get_config("mnist1k"), "runs/x", 0)
-    assert "runs/x" in text
-    assert "54 days" in text
-    assert "--config=configs/mnist1k.py:cpu" in text
-    assert "days" not in console.beginning(get_config("mnist1k", "cpu"), "runs/x", 0)
+@pytest.mark.parametrize(("platform", "recipe"), [("cpu", "cpu"), ("tpu", "paper")])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_default_recipe_follows_the_devices(name, platform, recipe, monkeypatch):
+    device = types.SimpleNamespace(platform=platform)
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    monkeypatch.setattr(common, "ACCELERATOR_RECIPE", "paper")
+    assert get_config(name, common.BY_DEVICE).recipe == recipe
+
+
+def test_a_command_that_names_no_recipe_gets_one_that_has_been_trained(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(platform="tpu")])
+    assert get_config("mnist1k", common.BY_DEVICE).recipe == "cpu"
+
+
+def test_the_recipe_paper_differs_from_the_letter_in_what_its_training_needs():
+    paper, letter = (
+        flax.traverse_util.flatten_dict(get_config("mnist1k", recipe).to_dict(), sep=".")
+        for recipe in ("paper", "described")
+    )
+    changed = {name for name in paper if paper[name] != letter.get(name)} - {"recipe"}
+    names = ("gamma", "threshold", "peak_radius", "taken_radius", "activations", "packed_pixels")
+    assert changed == {f"model.{name}" for name in names} | {"eval_every_steps"}
+
+
+def test_a_thin_run_has_the_proportions_of_a_paper_run():
+    paper, thin = (get_config("mnist1k", recipe) for recipe in ("paper", "thin"))
+    for config in (paper, thin):
+        curriculum, steps = config.curriculum, config.num_train_steps
+        assert curriculum.warmup_steps == curriculum.anneal_steps == 0.3 * steps
+        assert curriculum.temperature.steps == curriculum.location.decay_steps == steps
+    for name in ("gamma", "threshold", "peak_radius", "taken_radius", "support", "latent_size"):
+        assert thin.model[name] == paper.model[name]
+
+
+# --- forecasts ---------------------------------------------------------------
+
+
+def test_a_forecast_adds_up_what_is_left():
+    config = micro_config(steps=1_000, warmup=(100, 200), eval_every_steps=300)
+    task = tasks.make(config)
+    left = forecast.phases_left(task, config, 50)
+    assert [(phase.name, steps) for phase, steps in left] == [("warm-up", 250), ("elbo", 700)]
+    assert [(p.name, n) for p, n in forecast.phases_left(task, config, 300)] == [("elbo", 700)]
+    assert forecast.evaluations_left(config, 0) == 4  # after 300, 600, 900 and at the end
+    assert forecast.evaluations_left(config, 300) == 3
+    assert forecast.evaluations_left(config, 1_000) == 0
+    made = forecast.Forecast(
+        (forecast.PhaseForecast("a", 250, 0.1, 3.0), forecast.PhaseForecast("b", 10, 2.0, 0.0)), 7.0
+    )
+    assert made.seconds(evaluations=2) == pytest.approx(3 + 25 + 20 + 14)
+    assert made.seconds(evaluations=0, after="a") == pytest.approx(20)
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "mixture"])
+def test_a_forecast_times_every_phase_and_changes_nothing(recipe, tmp_path, monkeypatch):
+    config = micro_config(recipe=recipe, steps=8, warmup=(2, 2))
+    without = train(config, tmp_path / "without")
+    assert "will take" not in without
+    monkeypatch.setattr(loop, "FORECAST_FROM", 1)
+    monkeypatch.setattr(forecast, "TIMED_SECONDS", 0)
+    said = train(config, tmp_path / "with")
+    (line,) = (line for line in said.splitlines() if line.startswith("the run will take about"))
+    for phase in tasks.make(config).phases:
+        if phase.end != 0:
+            assert f"{phase.name} " in line
+    assert_same_arrays(tmp_path / "without", tmp_path / "with")
 
 
 # --- runs --------------------------------------------------------------------
@@ -200,6 +265,15 @@ def test_a_run_trains_evaluates_and_leaves_its_files(name, run):
     if name != "baseline_mnist1k":
         assert "held-out count" in said
     assert newest(run).step == 12
+    last = said.splitlines()[-4:]
+    assert last[0].startswith("finished after step 12, ")
+    paths = [line.split()[1] for line in last[1:]]
+    assert [os.path.relpath(path, run) for path in paths] == [
+        "checkpoints/12",
+        "metrics.jsonl",
+        "pictures/step_00000012.png",
+    ]
+    assert all(os.path.exists(path) for path in paths)
 
 
 def test_stops_leave_no_trace(tmp_path):

@@ -198,15 +198,16 @@ def test_the_recipes_of_the_ablation_are_one_change_apart():
 
 
 def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alone():
-    (changes,) = changed_fields(mnist1k.get_config(), ablation.get_config("described"))
+    letter = mnist1k.get_config("described")
+    (changes,) = changed_fields(letter, ablation.get_config("described"))
     networks = {
         f for f in changes if f.split(".")[1:2] in (["location"], ["appearance"], ["decoder"])
     }
     lengths = {f for f in changes if f.endswith(("steps", "learning_rate"))}
     sizes = {"batch_size", "model.peak_radius", "auxiliary.space_to_depth"}
     assert changes == networks | lengths | sizes | {"budget.slots", "budget.places"}
-    (mends,) = changed_fields(ablation.get_config("described"), mnist1k.get_config("joint"))
-    settings = {f for f in mends if f.startswith("model.")}
+    (changes,) = changed_fields(ablation.get_config("described"), mnist1k.get_config("joint"))
+    settings = {f for f in changes if f.startswith("model.")}
     names = {"gamma", "threshold", "peak_radius", "taken_radius", "location.blurred"}
     assert settings == {f"model.{name}" for name in names}
 

@@ -1,10 +1,12 @@
-"""What a run says on the console: its speed, the time left, how it is doing."""
+"""Console output of a run: its speed, the time left, its metrics."""
 
 import time
 
 import jax
 from ml_collections import ConfigDict
 
+from lavae_jax.training.files import RunFiles
+from lavae_jax.training.forecast import Forecast, evaluations_left
 from lavae_jax.training.tasks import Phase
 
 
@@ -47,28 +49,36 @@ def duration(seconds: float) -> str:
 
 def beginning(config: ConfigDict, workdir: str, step: int) -> str:
     text = f"{config.name}, recipe {config.recipe}, in {workdir}"
-    if step:
-        text += f": going on from step {step:,}"
-    if jax.devices()[0].platform == "cpu" and config.recipe == "paper":
-        text += (
-            "\nThis is the paper's own setting, made for accelerators: on 2 CPU cores a step of "
-            "mnist1k takes 47 s, and its run 54 days. For CPUs there is the recipe cpu (20 to 50 "
-            "minutes there):\n"
-            f"  python launch/train.py --config=configs/{config.name}.py:cpu"
-        )
-    return text
+    return f"{text}: going on from step {step:,}" if step else text
 
 
-def forecast(config: ConfigDict, phase: Phase, clock: Clock) -> str:
-    seconds = clock.seconds_a_step()
-    text = (
-        f"{seconds:.3f} s a step on {jax.device_count()} {jax.devices()[0].device_kind} "
-        f"device(s): {config.num_train_steps:,} steps take about "
-        f"{duration(seconds * config.num_train_steps)} and compilation"
+def forecast(config: ConfigDict, forecast: Forecast, step: int) -> str:
+    seconds = forecast.seconds(evaluations_left(config, step))
+    phases = ", ".join(
+        f"{phase.name} {phase.steps:,} steps of {_brief(phase.seconds_per_step)}"
+        for phase in forecast.phases
     )
-    if phase.end and phase.end < config.num_train_steps:
-        text += f", if all were like those of this phase ({phase.name}, to step {phase.end:,})"
-    return text
+    devices = f"{jax.device_count()} {jax.devices()[0].device_kind} device(s)"
+    what = "the rest of the run" if step else "the run"
+    return f"{what} will take about {duration(seconds)} on {devices}: {phases}"
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.0f} ms"
+
+
+def end(files: RunFiles, step: int, seconds: float, held_out: dict[str, float]) -> str:
+    """What there is at the end, and where."""
+    metrics = [f"{name} {value:.4g}" for name, value in held_out.items()]
+    lines = [
+        f"finished after step {step:,}, {duration(seconds)} in all",
+        f"  model:       {files.checkpoints / str(step)}",
+        f"  evaluation:  {files.workdir / 'metrics.jsonl'}",
+    ]
+    if held_out:
+        lines[2] += f" (held out: {', '.join(metrics)})"
+        lines.append(f"  pictures:    {files.picture(step)}")
+    return "\n".join(lines)
 
 
 def progress(
@@ -78,7 +88,9 @@ def progress(
     values: dict[str, float],
     held_out: dict[str, float],
     clock: Clock,
+    later: float | None = None,
 ) -> str:
+    """A line; `later` is the time of what follows this phase, in seconds, if that is known."""
     parts = [
         f"{name} {value:.2f}" for name, value in values.items() if name.startswith(("neg", "kl"))
     ]
@@ -87,9 +99,9 @@ def progress(
     if "count_accuracy" in held_out:
         parts.append(f"held-out count {held_out['count_accuracy']:.1%}")
     if rate := clock.images_per_second():
-        end = phase.end or config.num_train_steps
-        left = duration((end - step) * clock.seconds_a_step())
-        of_what = " of this phase" if end < config.num_train_steps else ""
+        end = min(phase.end or config.num_train_steps, config.num_train_steps)
+        left = duration((end - step) * clock.seconds_a_step() + (later or 0))
+        of_what = " of this phase" if end < config.num_train_steps and later is None else ""
         parts.append(f"{rate:.0f} images/s  {left} left{of_what}")
     return (
         f"step {step:,}/{config.num_train_steps:,} ({phase.name})  loss {values['loss']:.2f}  "

@@ -130,9 +130,13 @@ class RunFiles:
         self._events.flush()
 
     def write_picture(self, step: int, draw: Callable[[], Figure]) -> None:
-        path = self.workdir / "pictures" / f"step_{step:08}.png"
+        path = self.picture(step)
         path.parent.mkdir(exist_ok=True)
         figures.save(draw(), path)
+
+    def picture(self, step: int) -> pathlib.Path:
+        """The picture of the evaluation after a step."""
+        return self.workdir / "pictures" / f"step_{step:08}.png"
 
     def print(self, text: str) -> None:
         """For the console of the process that writes."""

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from lavae_jax import figures, input_pipeline, model, model_files
 from lavae_jax.input_pipeline import ProcessShard
-from lavae_jax.training import checkpoints, console, files, tasks
+from lavae_jax.training import checkpoints, console, files, forecast, tasks
 from lavae_jax.training import step as steps
 from lavae_jax.training.checkpoints import Checkpoint
 from lavae_jax.training.files import RunFiles
@@ -32,6 +32,7 @@ from lavae_jax.training.tasks import Phase, Task
 
 PICTURED = 8  # images in the picture of an evaluation
 SAY_EVERY = 10  # seconds, while images are gone through before a phase
+FORECAST_FROM = 500  # steps: a shorter run is over before its duration could be estimated
 
 
 class TrainingError(Exception):
@@ -80,8 +81,7 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
         if run.step < config.num_train_steps:
             run_files.print(f"stopped after step {run.step:,}; to go on:\n  {command}")
             return 128 + (request.signal or signal.SIGTERM)
-        took = console.duration(run.seconds())
-        run_files.print(f"finished after step {run.step:,}, {took} in all: {workdir}")
+        run_files.print(console.end(run_files, run.step, run.seconds(), run.held_out))
         return 0
 
 
@@ -131,8 +131,9 @@ class Run:
         self.held_out: dict[str, float] = {}  # the newest
         self._started, self._seconds_before = started, 0.0
         self._clock = console.Clock(config.batch_size, 0)
-        self._has_forecast = False
-        self._phase: str | None = None  # for which the step is compiled
+        self._forecast: forecast.Forecast | None = None
+        self._train_steps: dict[str, Callable] = {}  # by the phase's name
+        self._phase: str | None = None  # of the newest step
         self._memo: dict[str, Any] | None = None  # of all training images
         # A step's number and metrics, while the device may be at work on it.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
@@ -184,6 +185,8 @@ class Run:
     def go_on(self, request: StopRequest) -> None:
         """Steps until the end, or until some process is asked to stop."""
         alone = jax.process_count() == 1
+        if self.config.num_train_steps - self.step >= FORECAST_FROM:
+            self._make_forecast(request)
         while self.step < self.config.num_train_steps:
             phase = self.task.phase_after(self.step)
             if phase.start and self.task.begins_after(self.step):
@@ -212,6 +215,49 @@ class Run:
                 self._clock.forget()  # the next step is another program
             if stopping:
                 return
+
+    def _make_forecast(self, request: StopRequest) -> None:
+        """Times a few steps of each phase that is left, and an evaluation, on a copy of the state.
+
+        The steps that are compiled for it are used again.
+        """
+        self.files.print("timing a few steps of each phase ...")
+        state = steps.unreplicate(self.state)
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        batch = next(iter(input_pipeline.eval_batches(self.data.training, self.config.batch_size)))
+        image = batch["image"]
+        images = image.reshape(-1, *image.shape[2:])
+        left = []
+        for phase, num_steps in forecast.phases_left(self.task, self.config, self.step):
+            inputs, preparation = {"image": image}, 0.0
+            if phase.memo and not self.data.training.varies:
+                memo = jax.jit(model.bind(phase.memo, self.task.module((), None)))
+                found = jax.tree.map(np.asarray, memo(variables, images))
+                cached = phase.relate(state.params, found) if phase.relate else found
+                inputs |= jax.tree.map(lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), cached)
+                each = forecast.seconds_of(lambda _, memo=memo: memo(variables, images))
+                preparation = each * len(self.data.training) / len(images)
+            step, stop = self._train_step(phase), np.zeros(len(image), np.int32)
+            seconds = forecast.seconds_of(
+                lambda state, step=step, inputs=inputs, stop=stop: step(state, inputs, stop)[0],
+                steps.replicate(state),
+            )
+            left.append(forecast.PhaseForecast(phase.name, num_steps, seconds, preparation))
+            if request.signal and jax.process_count() == 1:
+                return
+        evaluation = 0.0
+        if self.config.eval_every_steps:
+            evaluation = forecast.seconds_of(lambda _: self.evaluation.first_batch(self.state))
+            evaluation *= self.evaluation.num_batches
+        self._forecast = forecast.Forecast(tuple(left), evaluation)
+        self.files.print(console.forecast(self.config, self._forecast, self.step))
+
+    def _train_step(self, phase: Phase) -> Callable:
+        """The compiled step of a phase, made when it is first needed."""
+        if phase.name not in self._train_steps:
+            made = steps.make_train_step(self.task, phase, self._train_key)
+            self._train_steps[phase.name] = made
+        return self._train_steps[phase.name]
 
     def _is_due(self, name: str, last: bool) -> bool:
         """Every so many steps and at the end; never if that is 0."""
@@ -261,12 +307,11 @@ class Run:
         if self._memo is not None:
             inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._memo)
         stop = np.full(jax.local_device_count(), asked, np.int32)
-        is_new, before = phase.name != self._phase, time.monotonic()
+        is_new, before = phase.name not in self._train_steps, time.monotonic()
+        self._phase = phase.name
         if is_new:
-            self._phase = phase.name
-            self._train_step = steps.make_train_step(self.task, phase, self._train_key)
             self.files.print(f"compiling the step of phase {phase.name} ...")
-        self.state, metrics = self._train_step(self.state, inputs, stop)
+        self.state, metrics = self._train_step(phase)(self.state, inputs, stop)
         if is_new:
             self.files.print(f"compiled in {time.monotonic() - before:.1f} s")
         if self._pending:
@@ -287,10 +332,6 @@ class Run:
                 f"the last good checkpoint: {good}"
             )
         self._clock.tick(step)
-        if not self._has_forecast and self._clock.steps == 2:
-            self._has_forecast = True
-            phase = self.task.phase_after(step - 1)
-            self.files.print(console.forecast(self.config, phase, self._clock))
         return values
 
     def _evaluate(self) -> None:
@@ -302,8 +343,14 @@ class Run:
     def _log(self, phase: Phase, values: dict[str, float]) -> None:
         rate = self._clock.images_per_second()
         self.files.write(self.step, {**values, **({"images_per_second": rate} if rate else {})})
+        later = None  # seconds after this phase, if they are known
+        if self._forecast:
+            evaluations = forecast.evaluations_left(self.config, self.step)
+            later = self._forecast.seconds(evaluations, after=phase.name)
         self.files.print(
-            console.progress(self.config, phase, self.step, values, self.held_out, self._clock)
+            console.progress(
+                self.config, phase, self.step, values, self.held_out, self._clock, later
+            )
         )
 
     def _save(self, evaluated: bool) -> None:
@@ -327,14 +374,25 @@ class Evaluation:
         self._reconstruct = jax.jit(model.bind(task.reconstruct, task.module((), None)))
 
     def metrics(self, state: TrainState) -> dict[str, float]:
-        sums: dict[str, float] = {}
+        totals: dict[str, np.ndarray] = {}  # of each metric: its sum, and the number of images
         batches = input_pipeline.eval_batches(self._source, self._batch_size)
         for number, batch in enumerate(batches):
-            numbers = np.full(jax.local_device_count(), number, np.int32)
-            out = steps.unreplicate(self._step(state.params, state.batch_stats, batch, numbers))
-            sums = {name: sums.get(name, 0.0) + float(value) for name, value in out.items()}
-        images = sums.pop("images")
-        return {name: value / images for name, value in sums.items()}
+            out = self._totals(state, batch, number)
+            totals = {n: totals.get(n, 0.0) + np.array(v, float) for n, v in out.items()}
+        return {name: float(sum_ / images) for name, (sum_, images) in totals.items() if images}
+
+    def first_batch(self, state: TrainState) -> dict:
+        """The totals of the first batch."""
+        batches = input_pipeline.eval_batches(self._source, self._batch_size)
+        return self._totals(state, next(iter(batches)), 0)
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self._source) // self._batch_size)
+
+    def _totals(self, state: TrainState, batch: input_pipeline.Batch, number: int) -> dict:
+        numbers = np.full(jax.local_device_count(), number, np.int32)
+        return steps.unreplicate(self._step(state.params, state.batch_stats, batch, numbers))
 
     def picture(self, state: TrainState) -> figures.Figure:
         images = self._source.read(range(min(PICTURED, len(self._source))))["image"]

@@ -11,6 +11,7 @@ import optax
 from jax import lax
 
 from lavae_jax import model
+from lavae_jax.diagnostics import Masked
 from lavae_jax.training.tasks import Phase, Task
 
 AXIS = "devices"
@@ -118,16 +119,22 @@ def _norm(tree: Any) -> jax.Array:
 
 
 def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None) -> Callable:
-    """(params, batch_stats, batch, number of the batch) -> sums over all images."""
+    """(params, batch_stats, batch, number of the batch) -> for each metric, the sum over the
+    images of all devices that have it, and their number."""
     evaluate = model.bind(task.evaluate, task.module((), AXIS))
 
     def eval_step(params, batch_stats, batch, number):
         keys = _keys_of_images(key, number, len(batch["image"]))
         variables = {"params": params, "batch_stats": batch_stats}
         metrics = evaluate(variables, batch["image"], batch.get("count"), keys)
-        valid = batch["valid"].astype(float)
-        sums = {k: jnp.sum(jnp.where(batch["valid"], v, 0)) for k, v in metrics.items()}
-        return lax.psum({**sums, "images": valid.sum()}, AXIS)
+
+        def total(metric: jax.Array | Masked) -> tuple[jax.Array, jax.Array]:
+            has_it = batch["valid"]
+            if isinstance(metric, Masked):
+                metric, has_it = metric.value, has_it & metric.valid
+            return jnp.sum(jnp.where(has_it, metric, 0)), has_it.astype(float).sum()
+
+        return lax.psum({name: total(metric) for name, metric in metrics.items()}, AXIS)
 
     return jax.pmap(eval_step, axis_name=AXIS, devices=devices)
 

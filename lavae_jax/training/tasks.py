@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from lavae_jax import (
     counting,
+    diagnostics,
     generative,
     inference,
     model,
@@ -30,6 +31,7 @@ from lavae_jax import (
     vae,
     warmup,
 )
+from lavae_jax.diagnostics import Masked
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.packing import Budget
@@ -73,14 +75,15 @@ class Task(NamedTuple):
     """
     module(train, axis_name) -> the module whose parts `train` are being trained.
     phases: one after the other.
-    evaluate(module, x, count, keys) -> metrics of each image, [B] each; count may be None.
+    evaluate(module, x, count, keys) -> metrics of each image, [B] each, or `Masked` where not
+        every image has them; count may be None.
     reconstruct(module, x) -> pixel means [B, H, W, C]; and the scene and its sprites, if the
         model knows objects.
     """
 
     module: Callable[[tuple[str, ...], str | None], nn.Module]
     phases: tuple[Phase, ...]
-    evaluate: Callable[..., Metrics]
+    evaluate: Callable[..., dict[str, jax.Array | Masked]]
     reconstruct: Callable[..., "Reconstruction"]
 
     def phase_after(self, step: int) -> Phase:
@@ -141,7 +144,12 @@ class Trainee(nn.Module):
 def _lavae(config: ConfigDict) -> Task:
     settings = from_config(LavaeSettings, config.model)
     auxiliary = from_config(
-        GridVAESettings, config.auxiliary, architecture="auxiliary", channels=settings.channels
+        GridVAESettings,
+        config.auxiliary,
+        architecture="auxiliary",
+        channels=settings.channels,
+        activations=settings.activations,
+        packed_pixels=settings.packed_pixels,
     )
     curricula = {"joint": _joint, "phased": _phased}
     kind = config.curriculum.kind
@@ -160,12 +168,15 @@ def _lavae(config: ConfigDict) -> Task:
     )
 
 
-def _evaluate_lavae(module: Trainee, x, count, keys) -> Metrics:
+def _evaluate_lavae(module: Trainee, x, count, keys) -> dict[str, jax.Array | Masked]:
     out = objective.elbo(module.lavae, x, keys)
     metrics = {**_elbo_metrics(out.terms), "inferred_count": out.count.astype(float)}
     if count is not None:
         metrics["count_accuracy"] = (out.count == count).astype(float)
-    return metrics
+    drawn, known = out.posterior, out.count if count is None else count
+    return metrics | diagnostics.location_diagnostics(
+        module.settings, out.detection, drawn.where.index, drawn.count, known
+    )
 
 
 def _reconstruct_scene(module: Trainee, x) -> Reconstruction:

@@ -1,0 +1,115 @@
+"""Early diagnostics of training, for each image: does q(z_loc) find every object once?
+
+The ELBO falls for a long time whether or not objects are found. These values tell the two apart
+from the first evaluation on; "Is a run healthy?" in docs/platforms.md says what to expect.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lavae_jax import counting, inference
+from lavae_jax.inference import Detection
+from lavae_jax.settings import LavaeSettings
+
+
+class Masked(NamedTuple):
+    """Values of those images for which they have a meaning."""
+
+    value: jax.Array  # [B]
+    valid: jax.Array  # [B] bool
+
+
+def location_diagnostics(
+    settings: LavaeSettings,
+    detection: Detection,
+    drawn: jax.Array,
+    used: jax.Array,
+    count: jax.Array,
+) -> dict[str, jax.Array | Masked]:
+    """All diagnostics of B images, by name.
+
+    Args:
+        settings: of the model.
+        detection: what the location network says of the images.
+        drawn: pixels [B, S] sampled from q(z_loc | n, x), of which the first `used` [B] count.
+        used: how many were sampled.
+        count: [B], the true number of objects, or the inferred one if that is not known.
+
+    Returns:
+        duplicate_samples: the share of samples in which one object is drawn twice.
+        location_entropy: of the pixel, given the object, in nats; 0 if h_loc is sure of it.
+        peak_margin: how far the lowest true peak is above the threshold, in units of γ.
+        false_peak_margin: how far the highest false peak is below it, in units of γ.
+    """
+    canvas = detection.h_loc.shape[1:3]
+    pixel = inference.peak_locations(settings, detection).index
+    entropy = location_entropy(detection.h_loc, pixel, detection.count, settings.sprite_size // 2)
+    lowest_true, highest_false = peak_heights(settings, detection.h_loc, count)
+    gamma = settings.gamma_for(canvas)
+    return {
+        "duplicate_samples": Masked(
+            has_duplicate(drawn, used, canvas[1], 2 * settings.sprite_size // 3).astype(float),
+            used >= 2,
+        ),
+        "location_entropy": Masked(entropy, detection.count > 0),
+        "peak_margin": Masked(lowest_true / gamma - settings.threshold, count > 0),
+        "false_peak_margin": Masked(
+            settings.threshold - highest_false / gamma, jnp.isfinite(highest_false)
+        ),
+    }
+
+
+def has_duplicate(pixel: jax.Array, count: jax.Array, width: int, reach: int) -> jax.Array:
+    """Whether two of the first `count` [B] pixels [B, S] are within `reach` rows and columns."""
+    slot = jnp.arange(pixel.shape[1])
+    rows, columns = jnp.divmod(pixel, width)
+    apart = jnp.maximum(_differences(rows), _differences(columns))
+    is_pair = (slot[:, None] < slot) & (slot < count[:, None, None])
+    return jnp.any(is_pair & (apart <= reach), axis=(1, 2))
+
+
+def _differences(values):
+    return jnp.abs(values[:, :, None] - values[:, None, :])
+
+
+def location_entropy(
+    h_loc: jax.Array, pixel: jax.Array, count: jax.Array, radius: int
+) -> jax.Array:
+    """The entropy in nats of softmax(h_loc [B, H, W]) around a peak, [B].
+
+    It is the mean over the first `count` [B] of the peaks [B, M]; a pixel belongs to a peak if it
+    is at most `radius` rows and columns away.
+    """
+    margin = (radius, radius)
+    padded = jnp.pad(h_loc, ((0, 0), margin, margin), constant_values=-jnp.inf)
+    size = 2 * radius + 1
+
+    def around(image, pixel):
+        row, column = jnp.divmod(pixel, h_loc.shape[2])
+        return jax.lax.dynamic_slice(image, (row, column), (size, size)).reshape(-1)
+
+    windows = jax.vmap(jax.vmap(around, (None, 0)))(padded, pixel)
+    log_b = jax.nn.log_softmax(windows)
+    entropy = -jnp.sum(jnp.where(jnp.isfinite(log_b), jnp.exp(log_b) * log_b, 0), -1)
+    used = jnp.arange(pixel.shape[1]) < count[:, None]
+    return jnp.where(used, entropy, 0).sum(1) / jnp.maximum(count, 1)
+
+
+def peak_heights(
+    settings: LavaeSettings, h_loc: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The lowest of the `count` [B] highest local maxima of h_loc [B, H, W], and the next one.
+
+    The first has no meaning where the count is 0, and is the minimum of h_loc where there are
+    fewer maxima; the second is -inf if there is no other maximum.
+    """
+    maxima = counting.peaks(h_loc, -jnp.inf, settings.peak_radius)
+    heights = jnp.where(maxima, h_loc, -jnp.inf).reshape(len(h_loc), -1)
+    highest = jax.lax.top_k(heights, min(settings.max_objects + 1, heights.shape[1]))[0]
+    last = highest.shape[1] - 1
+    true = jnp.take_along_axis(highest, jnp.clip(count - 1, 0, last)[:, None], 1)[:, 0]
+    false = jnp.take_along_axis(highest, jnp.clip(count, 0, last)[:, None], 1)[:, 0]
+    true = jnp.where(jnp.isfinite(true), true, h_loc.min((1, 2)))
+    return true, jnp.where(count <= last, false, -jnp.inf)
