@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 from micro import metrics, newest
 
+import datasets
 from lavae_jax.training import checkpoints
 
 
@@ -143,9 +144,8 @@ def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
 
 def test_a_second_ctrl_c_does_not_wait_for_the_compiler(arguments, start):
     process = start(*arguments(steps=100_000, warmup=(9, 9)), JAX_COMPILATION_CACHE_DIR="")
-    for line in process.stdout:
-        if line.startswith("compiling"):
-            break
+    while not process.stdout.readline().startswith("timing a few steps"):  # it compiles them
+        assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().startswith("asked to stop")
     process.send_signal(signal.SIGINT)
@@ -172,8 +172,10 @@ def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):
     assert newest(tmp_path / "run").step == whole.step + 2
 
 
-def test_a_full_disk_ends_the_run_with_a_message(arguments, launch, tmp_path):
-    """A limit on the size of files stands in for the disk."""
+def test_a_full_disk_ends_the_run_with_a_message(arguments, data_dir, launch, tmp_path):
+    """A limit on the size of files stands in for the disk. The data set is there before."""
+    options = {**datasets.options(micro.config().dataset), "data_dir": data_dir}
+    datasets.prepare(datasets.make_builder(**options))
     wide = {"model.decoder.hidden": "(64,)"}
     limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "-"]
     environment = {"JAX_COMPILATION_CACHE_DIR": ""}

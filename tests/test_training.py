@@ -177,14 +177,19 @@ def test_the_recipe_paper_differs_from_the_letter_in_what_its_training_needs():
     assert changed == {f"model.{name}" for name in names} | {"eval_every_steps"}
 
 
-def test_a_thin_run_has_the_proportions_of_a_paper_run():
+def test_thin_is_paper_with_smaller_networks_and_shorter_schedules():
     paper, thin = (get_config("mnist1k", recipe) for recipe in ("paper", "thin"))
     for config in (paper, thin):
         curriculum, steps = config.curriculum, config.num_train_steps
-        assert curriculum.warmup_steps == curriculum.anneal_steps == 0.3 * steps
+        assert curriculum.warmup_steps == curriculum.anneal_steps < 0.4 * steps
         assert curriculum.temperature.steps == curriculum.location.decay_steps == steps
-    for name in ("gamma", "threshold", "peak_radius", "taken_radius", "support", "latent_size"):
+    same = ("gamma", "threshold", "peak_radius", "taken_radius", "support", "latent_size")
+    for name in same:
         assert thin.model[name] == paper.model[name]
+    for part in ("location", "appearance", "decoder"):
+        assert thin.model[part].blocks == paper.model[part].blocks
+    assert thin.model.appearance.computed_on == paper.model.appearance.computed_on == "map"
+    assert thin.model.location.space_to_depth == 1
 
 
 # --- forecasts ---------------------------------------------------------------
