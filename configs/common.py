@@ -162,7 +162,7 @@ def lavae_paper(config: ConfigDict) -> None:
     config.eval_every_steps = 1_000  # the first one tells whether a run is healthy
 
 
-def lavae_thin(config: ConfigDict, *, num_steps: int = 30_000) -> None:
+def lavae_thin(config: ConfigDict, *, num_steps: int = 20_000) -> None:
     """The recipe `paper` for two CPU cores: smaller networks and batches, fewer steps.
 
     The warm-up and the annealing take a tenth of the steps each, where the paper's take three
