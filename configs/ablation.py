@@ -13,7 +13,7 @@ train h_loc. `peaks`: q(z_loc) samples on peaks alone, which is the recipe `cpu`
 `joint` of configs/mnist1k.py is this file's `described` with three changes.
 """
 
-from configs import common, mnist1k
+from lavae_jax.recipes import common, mnist1k
 
 STEPS = 8_000  # of the ELBO
 

@@ -9,10 +9,4 @@ The second column of Table 1's second row; the paper has -log p(x) <= 64.6 ± 0.
 what `cpu` gives, and how its networks differ from the paper's.
 """
 
-from configs import common
-
-
-def get_config(recipe: str = common.BY_DEVICE):
-    config = common.baseline("baseline_mnist10k", dataset="multi_mnist/10k", channels=1)
-    recipes = common.baseline_recipes(kernel=17, num_steps=50_000)
-    return common.make(config, recipe, **recipes)
+from lavae_jax.recipes.baseline_mnist10k import get_config as get_config

@@ -9,10 +9,4 @@ The first column of Table 1's second row; the paper has -log p(x) <= 51.6 ± 0.6
 what `cpu` gives, and how its networks differ from the paper's.
 """
 
-from configs import common
-
-
-def get_config(recipe: str = common.BY_DEVICE):
-    config = common.baseline("baseline_mnist1k", dataset="multi_mnist/1k", channels=1)
-    recipes = common.baseline_recipes(kernel=17, num_steps=60_000)
-    return common.make(config, recipe, **recipes)
+from lavae_jax.recipes.baseline_mnist1k import get_config as get_config

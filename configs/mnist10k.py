@@ -13,17 +13,4 @@ The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER s
 they are; README names other sources.
 """
 
-from configs import common
-
-
-def get_config(recipe: str = common.BY_DEVICE):
-    config = common.lavae(
-        "mnist10k",
-        dataset="multi_mnist/10k",
-        channels=1,
-        sprite_size=17,
-        location_learning_rate=1e-4,
-    )
-    mixture = {"components": 10_000, "steps": 30_000, "learning_rate": 5e-3}
-    recipes = common.lavae_recipes(mixture, decoder_width=512, appearance_steps=92_000)
-    return common.make(config, recipe, **recipes)
+from lavae_jax.recipes.mnist10k import get_config as get_config

@@ -12,16 +12,4 @@ The first column of Table 1; the paper has -log p(x) <= 42.2 ± 1.1 and a count 
 least 99.9 %. README says what `cpu` gives.
 """
 
-from configs import common
-
-
-def get_config(recipe: str = common.BY_DEVICE):
-    config = common.lavae(
-        "mnist1k",
-        dataset="multi_mnist/1k",
-        channels=1,
-        sprite_size=17,
-        location_learning_rate=1e-4,
-    )
-    recipes = common.lavae_recipes({"components": 3_000})
-    return common.make(config, recipe, **recipes)
+from lavae_jax.recipes.mnist1k import get_config as get_config

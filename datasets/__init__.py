@@ -12,9 +12,12 @@ import tensorflow_datasets as tfds
 from absl import logging
 from google.protobuf import json_format
 
+from datasets import scenes as scenes
 from datasets.multi_dsprites import multi_dsprites_dataset_builder
+from datasets.multi_dsprites import shapes as shapes
 from datasets.multi_mnist import digits, multi_mnist_dataset_builder
 from datasets.scenes import SceneBuilder
+from lavae_jax.errors import UserError
 
 BUILDERS = {
     "multi_mnist": multi_mnist_dataset_builder.Builder,
@@ -33,11 +36,11 @@ def _quiet_tfds():
         logging.set_verbosity(before)
 
 
-class DatasetError(ValueError):
+class DatasetError(UserError, ValueError):
     """There is no such data set, or its files on disk make no sense."""
 
 
-class BuildError(Exception):
+class BuildError(UserError):
     """A data set could not be generated; the message says why and what to do."""
 
 

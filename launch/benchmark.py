@@ -22,20 +22,18 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
 
-import _program
-import _xla
-import data_flags
+import _checkout  # noqa: F401
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
 import datasets
-from configs import mnist1k, mnist10k
 from lavae_jax import (
     generative,
     inference,
@@ -50,9 +48,11 @@ from lavae_jax import (
     vae,
     warmup,
 )
+from lavae_jax.commands import data_flags, program, xla
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.playground import visitors
+from lavae_jax.recipes import mnist1k, mnist10k
 from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
@@ -116,7 +116,7 @@ def with_and_without_flags(measure) -> None:
         measure()
         return
     for flags_set in ("0", "1"):
-        environment = {**_xla.GIVEN, "LAVAE_XLA_FLAGS": flags_set}
+        environment = {**xla.GIVEN, "LAVAE_XLA_FLAGS": flags_set}
         subprocess.run([sys.executable, *sys.argv], env=environment, check=True)
 
 
@@ -327,9 +327,9 @@ def benchmark_input() -> None:
 def measure_playground() -> None:
     """From the command to the first answer; then answers, as visitors get them."""
     before = time.perf_counter()
-    program = str(_program.ROOT / "launch" / "playground.py")
-    command = [sys.executable, "-u", program, "--port=0", "--nobrowser"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_xla.GIVEN)
+    playground = str(pathlib.Path(__file__).with_name("playground.py"))
+    command = [sys.executable, "-u", playground, "--port=0", "--nobrowser"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=xla.GIVEN)
     try:
         said = next((line for line in server.stdout if line.startswith("ready after")), None)
         if said is None:
@@ -369,4 +369,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main)
+    program.run(main)

@@ -7,11 +7,11 @@ python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
 
 import time
 
-import _program
-import data_flags
+import _checkout  # noqa: F401
 from absl import flags
 
 import datasets
+from lavae_jax.commands import data_flags, program
 
 flags.adopt_module_key_flags(data_flags)
 
@@ -31,4 +31,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main)
+    program.run(main)

@@ -15,11 +15,11 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is run
 
-import _program
+import _checkout  # noqa: F401
 from absl import flags
 from ml_collections import config_flags
 
-import datasets
+from lavae_jax.commands import program, run_data
 from lavae_jax.training import compile_check
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
@@ -43,8 +43,7 @@ def row(name: str, topology: str, program: str, report, chip) -> str:
 def main():
     config = CONFIG.value
     name = f"{config.name}:{config.recipe}"
-    builder = datasets.make_builder(**datasets.options(config.dataset))
-    canvas = (builder.builder_config.canvas,) * 2
+    canvas = run_data.canvas(config)
     wanted = [
         program
         for program in compile_check.programs(config, canvas)
@@ -65,4 +64,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main, compile_check.CompileCheckError)
+    program.run(main)

@@ -8,10 +8,11 @@ The arguments are runs' folders, or the names of shipped weights.
 
 import pathlib
 
-import _program
+import _checkout  # noqa: F401
 from absl import app, flags
 
 from lavae_jax import figures, model_files
+from lavae_jax.commands import program
 from lavae_jax.training import files
 
 METRICS = flags.DEFINE_list(
@@ -31,7 +32,7 @@ def read(name: str) -> list[dict]:
 def main(names: list[str]) -> None:
     if not names:
         raise app.UsageError("give the folders of runs")
-    output = _program.output_file(OUTPUT.value)
+    output = program.output_file(OUTPUT.value)
     runs = {pathlib.Path(name).name: read(name) for name in names}
     for metric in METRICS.value:
         if not any(metric in record for records in runs.values() for record in records):
@@ -42,4 +43,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _program.run(main, positional=True)
+    program.run(main, positional=True)

@@ -1,50 +1,8 @@
-"""Takes out of a run what is needed to use its model, small enough to be shipped.
+"""The command `lavae export`, from a checkout."""
 
-    python launch/export.py --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
-    python launch/evaluate.py --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
+import _checkout  # noqa: F401
 
-Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
-precision; the config without folders of this machine; the training's metrics; and
-`provenance.json`: the command that makes the model again, the time that it took, the
-revision of this repository and the packages' versions. `lavae_jax.load` takes the folder, or
-its name if it is in lavae_jax/weights.
-"""
-
-import importlib
-import pathlib
-
-import _program
-from absl import flags
-from ml_collections import ConfigDict
-
-from lavae_jax import model_files
-from lavae_jax.training import files
-
-RUN = flags.DEFINE_string("run", None, "The run's folder.")
-OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
-flags.mark_flags_as_required(["run", "output"])
-
-
-def command(config: ConfigDict) -> str:
-    """What trains the same model again, up to folders and to when things are reported."""
-    usual = importlib.import_module(f"configs.{config.name}").get_config(config.recipe)
-    usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
-    free = set(files.FREE) - {"num_train_steps"}
-    changes = [
-        f" --config.{name}={value}"
-        for name, value in ours.items()
-        if name not in free and usual.get(name) != value
-    ]
-    recipe = f"configs/{config.name}.py:{config.recipe}"
-    return f"python launch/train.py --config={recipe}{''.join(changes)}"
-
-
-def main():
-    run, output = pathlib.Path(RUN.value), pathlib.Path(OUTPUT.value)
-    again = command(model_files.read_config(run))
-    size = model_files.export(run, output, again)
-    print(f"{output}: {size / 1e6:.1f} MB; made by\n  {again}")
-
+from lavae_jax.commands import export
 
 if __name__ == "__main__":
-    _program.run(main)
+    export.run()

@@ -7,13 +7,13 @@
 Each figure is written as PNG and PDF, under a name that says what it is.
 """
 
-import _program
-import model_flags
+import _checkout  # noqa: F401
 from absl import app, flags
 
 import datasets
 import lavae_jax
 from lavae_jax import figures, input_pipeline, model_files
+from lavae_jax.commands import model_flags, program
 from lavae_jax.gallery import FIGURES, Gallery
 from lavae_jax.training import files
 
@@ -43,10 +43,8 @@ def load_beside(model: lavae_jax.Model, name: str) -> lavae_jax.Model | lavae_ja
 
 
 def main():
-    folder = _program.output_folder(OUTPUT.value)
-    model = model_flags.load()
-    if not isinstance(model, lavae_jax.Model):
-        raise app.UsageError("--checkpoint is a baseline; figures need a LAVAE (and --beside)")
+    folder = program.output_folder(OUTPUT.value)
+    model = model_flags.load_lavae()
     beside = [load_beside(model, name) for name in BESIDE.value]
     builder = datasets.make_builder(**model_flags.builder_options(model))
     datasets.prepare(builder)
@@ -73,4 +71,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main)
+    program.run(main)

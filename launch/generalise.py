@@ -11,15 +11,15 @@ right and the distance of centres as a picture and, beside it, as JSON.
 import itertools
 import json
 
-import _program
-import model_flags
+import _checkout  # noqa: F401
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import datasets
 import lavae_jax
 from datasets import scenes
 from lavae_jax import evaluation, figures
+from lavae_jax.commands import model_flags, program
 
 flags.adopt_module_key_flags(model_flags)
 flags.set_default(model_flags.CHECKPOINT, "mnist1k")
@@ -57,10 +57,8 @@ def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> di
 
 
 def main():
-    output = _program.output_file(OUTPUT.value)
-    model = model_flags.load()
-    if not isinstance(model, lavae_jax.Model):
-        raise app.UsageError("a baseline knows no objects; give --checkpoint a LAVAE")
+    output = program.output_file(OUTPUT.value)
+    model = model_flags.load_lavae()
     counts, canvases = (sorted(map(int, values)) for values in (COUNTS.value, CANVASES.value))
     results = []
     for (kind, dataset), canvas in itertools.product(kinds(model).items(), canvases):
@@ -84,4 +82,4 @@ def main():
 
 
 if __name__ == "__main__":
-    _program.run(main)
+    program.run(main)

@@ -8,10 +8,11 @@ data set by the same recipe with different seeds are one row: mean ± standard d
 over seeds. What was not measured as in the paper has a row of its own, and a note.
 """
 
-import _program
+import _checkout  # noqa: F401
 from absl import flags
 
 from lavae_jax import table
+from lavae_jax.commands import program
 
 FORMAT = flags.DEFINE_enum("format", "text", list(table.FORMATS), "How to write the table.")
 
@@ -21,4 +22,4 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _program.run(main, table.TableError, positional=True)
+    program.run(main, positional=True)

@@ -1,8 +1,9 @@
 """Trained models, to be used: `load` one, then infer, render, edit and sample.
 
-A model's methods take arrays of any length and go through them in batches, on all local
-devices. Under `jax.jit` and `jax.grad`, where nothing is known but shapes, they compute
-the whole batch at once: `jax.jit(model.render)` is a pure function.
+A model takes raw images: it applies the preprocessing that it was trained with. Its methods take
+arrays of any length and process them in batches on all local devices. Under `jax.jit` and
+`jax.grad`, where only shapes are known, `infer`, `render`, `sprites` and `bound` are pure functions
+that compute the whole batch at once; images must then be as the model sees them, 0 or 1.
 """
 
 import dataclasses
@@ -11,8 +12,9 @@ import hashlib
 import math
 import operator
 import pathlib
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
@@ -20,101 +22,55 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tqdm
 from ml_collections import ConfigDict
 
 from lavae_jax import (
-    bernoulli,
-    gaussian,
+    batching,
+    decomposition,
     generative,
     inference,
-    model,
+    likelihoods,
     objective,
     objects,
+    placement,
     prior,
     tiles,
     vae,
 )
+from lavae_jax.batching import is_traced
+from lavae_jax.decomposition import Detections
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
+from lavae_jax.preprocessing import ImageError, Preprocessing
 from lavae_jax.scene import Scene
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
-MOSTLY_LIT = 0.5  # the share of lit pixels above which objects are hardly on a black canvas
-LOST = 0.75  # wrong pixels for each lit one above which a model does not know what it sees
-LOOKED_AT = 64  # images to judge that by
-LARGE = 1024 * 1024  # pixels above which an image is taken apart tile by tile
-
-# --- inputs ------------------------------------------------------------------
+MOSTLY_FOREGROUND = 0.5  # the share of the pixels above which objects are probably inverted
+MOSTLY_UNEXPLAINED = 0.5  # the share of the foreground that is out of reach of all objects
+CHECKED_IMAGES = 64  # on which warnings are based
 
 
-def as_images(images, channels: int, least_pixels: int = 1) -> jax.Array | np.ndarray:
-    """Images as float [B, H, W, C] in 0..1, or an error that says what is wrong."""
-    if isinstance(images, jax.core.Tracer):
-        return _as_traced_images(_as_batch(images, channels, least_pixels))
-    images = _as_batch(np.asarray(images), channels, least_pixels)
-    if images.dtype == np.uint8:
-        if images.max(initial=0) == 1:
-            warnings.warn(
-                "these images are uint8 with a maximum of 1, which reads as nearly black: "
-                "uint8 goes from 0 to 255. Use .astype(bool) if 1 means lit",
-                stacklevel=3,
-            )
-        images = images.astype(np.float32) / 255
-    elif np.issubdtype(images.dtype, np.integer) and np.isin(images, (0, 1)).all():
-        images = images.astype(np.float32)
-    elif images.dtype == bool or np.issubdtype(images.dtype, np.floating):
-        images = images.astype(np.float32)
-        low, high = images.min(initial=0), images.max(initial=0)
-        if not (low >= 0 and high <= 1):  # nan is neither
-            raise ValueError(
-                f"images of type float reach from {images.min():g} to {images.max():g}, "
-                "not from 0 to 1"
-            )
-    else:
-        raise TypeError(
-            f"images have type {images.dtype}; wanted are uint8 (0 to 255), float (0 to 1), "
-            "bool, or whole numbers 0 and 1"
-        )
-    lit = images.mean() if images.size else 0.0
-    if lit > MOSTLY_LIT:
-        warnings.warn(
-            f"{lit:.0%} of these images is lit; the model knows bright objects on a black "
-            "canvas. If they are dark on white, use 1 - images (255 - images for uint8)",
-            stacklevel=3,
-        )
-    return images
+# --- arguments ---------------------------------------------------------------
 
 
-def _as_traced_images(images: jax.Array) -> jax.Array:
-    """Under jit the type is known, and the values are not."""
-    if images.dtype == jnp.uint8:
-        return images.astype(jnp.float32) / 255
-    if images.dtype == bool or jnp.issubdtype(images.dtype, jnp.floating):
-        return images.astype(jnp.float32)
-    raise TypeError(f"images have type {images.dtype}; under jit, wanted are uint8, float or bool")
+def _whole_number(name: str, value: Any, least: int) -> int:
+    """Refuses fractions and what is too small."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be a whole number") from None
+    if number < least:
+        raise ValueError(f"{name}={value} must be at least {least}")
+    return number
 
 
-def _as_batch(images, channels: int, least_pixels: int):
-    """One image is a batch of one."""
-    shape = images.shape
-    if channels == 1:
-        wanted = "[B, H, W, 1], [B, H, W], [H, W, 1] or [H, W]"
-        if len(shape) == 2 or (len(shape) == 3 and shape[-1] != 1):
-            images = images[..., None]
-    else:
-        wanted = f"[B, H, W, {channels}] or [H, W, {channels}]"
-    if images.ndim == 3:
-        images = images[None]
-    if images.ndim != 4 or images.shape[-1] != channels or 0 in images.shape[1:]:
-        raise ValueError(f"images have shape {shape}; this model wants {wanted}")
-    if images.shape[1] * images.shape[2] < least_pixels:
-        raise ValueError(
-            f"images of {images.shape[1]}x{images.shape[2]} have fewer pixels than the "
-            f"{least_pixels} objects that this model places on different ones"
-        )
-    return images
+def _canvas(canvas: Any) -> tuple[int, int]:
+    try:
+        height, width = canvas
+    except (TypeError, ValueError):
+        raise ValueError(f"canvas={canvas!r} must be (height, width)") from None
+    return _whole_number("canvas height", height, 1), _whole_number("canvas width", width, 1)
 
 
 def _image_keys(key: Key, places: Sequence[int]) -> chex.PRNGKey:
@@ -130,67 +86,38 @@ def _as_key(key: Key) -> chex.PRNGKey:
         return jax.random.key(operator.index(key))
     except TypeError:
         raise TypeError(f"a key is a whole number or made by jax.random.key, not {key!r}") from None
+    except OverflowError:
+        raise ValueError(f"key={key} has more than 64 bits") from None
 
 
-def _is_traced(tree: Any) -> bool:
-    """Whether this is under jit, or some array under grad."""
-    return any(
-        isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves(tree), jnp.zeros(()))
-    )
+def _as_batch(images, channels: int):
+    """Images as [B, H, W, C], for a batch, or for one image."""
+    shape = images.shape
+    if len(shape) == 2 or (len(shape) == 3 and shape[-1] not in (1, 3)):
+        images = images[..., None]  # [H, W] or [B, H, W]
+    if images.ndim == 3:
+        images = images[None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3) or 0 in images.shape[1:]:
+        expected = "[B, H, W, C], [H, W, C]" + (", [B, H, W] or [H, W]" if channels == 1 else "")
+        raise ImageError(f"images have shape {shape}; expected {expected} with C = {channels}")
+    return images
 
 
-# --- batches -----------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=64)
-def _on_devices(function: Callable, module: nn.Module, num_inputs: int) -> Callable:
-    """function(module, *inputs) on every local device, compiled."""
-    in_axes = (None, *[0] * num_inputs)
-    return jax.pmap(model.bind(function, module), in_axes=in_axes, devices=jax.local_devices())
-
-
-def _in_batches(
-    function: Callable,
-    module: nn.Module,
-    variables: Variables,
-    inputs: tuple,
-    batch_size: int,
-    progress: str | None = None,
-) -> Any:
-    """function(module, *inputs) for trees of arrays of any length, on all local devices.
-
-    Every device gets `batch_size` images at a time, or a smaller power of two if there are
-    fewer; the last batch is filled up. So little is compiled and memory is bounded.
-    Returns a tree of arrays on the host. `progress` is the title of a progress bar.
-    """
-    if _is_traced(inputs):
-        return model.bind(function, module)(variables, *inputs)
-    length, devices = len(jax.tree.leaves(inputs)[0]), jax.local_device_count()
-    size = min(batch_size, 1 << max(0, math.ceil(math.log2(max(length / devices, 1)))))
-    run = _on_devices(function, module, len(inputs))
-    results = []
-    starts = range(0, max(length, 1), size * devices)
-    for start in tqdm.tqdm(starts, desc=progress, disable=progress is None, mininterval=1.0):
-        index = np.minimum(np.arange(start, start + size * devices), max(length - 1, 0))
-
-        def spread(a, index=index):
-            batch = a[index] if length else jnp.zeros((len(index), *a.shape[1:]), a.dtype)
-            return batch.reshape(devices, size, *a.shape[1:])
-
-        out = run(variables, *jax.tree.map(spread, inputs))
-        kept = min(len(index), length - start)
-        results.append(
-            jax.tree.map(lambda a, n=kept: np.asarray(a).reshape(-1, *a.shape[2:])[:n], out)
+def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
+    if math.prod(canvas) < least:
+        raise ImageError(
+            f"images of {canvas[0]}x{canvas[1]} have fewer pixels than the {least} objects that "
+            "this model places on different ones"
         )
-    return jax.tree.map(lambda *a: np.concatenate(a), *results)
 
 
-def by_shape(images: Mapping[int, np.ndarray]) -> list[list[int]]:
-    """The numbers of images of one shape together, in the order of the images."""
-    together: dict[tuple[int, ...], list[int]] = {}
-    for i, image in images.items():
-        together.setdefault(np.shape(image), []).append(i)
-    return list(together.values())
+def _warn(message: str) -> None:
+    """Warns the code that called this package."""
+    frame, level = sys._getframe(1), 2
+    package = __name__.partition(".")[0]
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 # --- models ------------------------------------------------------------------
@@ -200,16 +127,201 @@ class _Trained:
     """What both kinds of model share."""
 
     def __init__(
-        self, module: nn.Module, variables: Variables, config: ConfigDict, batch_size: int = 64
+        self,
+        module: nn.Module,
+        variables: Variables,
+        config: ConfigDict,
+        batch_size: int = 64,
+        preprocessing: Preprocessing | None = None,
     ):
         self.module, self.variables, self.config = module, variables, config
         self.batch_size = batch_size
+        self.preprocessing = preprocessing or Preprocessing.of_config(config)
         self.folder: pathlib.Path | None = None  # that it was loaded from
         self.fingerprint = _fingerprint(variables)
 
     @property
     def settings(self):
         return self.module.settings
+
+    def with_preprocessing(self, **changes):
+        """The same model with another `invert` or `threshold`; see `Preprocessing`."""
+        return self._changed(preprocessing=dataclasses.replace(self.preprocessing, **changes))
+
+    def _changed(self, module=None, preprocessing=None):
+        changed = type(self)(
+            module or self.module,
+            self.variables,
+            self.config,
+            self.batch_size,
+            preprocessing or self.preprocessing,
+        )
+        changed.folder = self.folder
+        return changed
+
+    # --- images ------------------------------------------------------------------
+
+    def preprocess(self, images) -> np.ndarray | list[np.ndarray]:
+        """What the model sees of raw images.
+
+        Args:
+            images: [B, H, W, C], [B, H, W], one image, or a list of images of different sizes.
+                Pixels are uint8 (0 to 255), uint16 (0 to 65535), float (0 to 1), bool, or whole
+                numbers 0 and 1.
+
+        Returns:
+            [B, H, W, C], float32, 0 or 1; a list of [H, W, C] for images of different sizes.
+        """
+        if _is_ragged(images):
+            return [self._see(_as_batch(np.asarray(i), self.settings.channels))[0] for i in images]
+        return self._see(_as_batch(np.asarray(images), self.settings.channels))
+
+    def _see(self, images: np.ndarray) -> np.ndarray:
+        seen = [self.preprocessing(image, "an image") for image in images]
+        shape = (*images.shape[1:3], self.settings.channels)
+        return np.array(seen, np.float32).reshape(-1, *shape)
+
+    def _seen_or_traced(self, images):
+        """What the model sees; under jit, images must be so already."""
+        if not isinstance(images, jax.core.Tracer):
+            return self.preprocess(images)
+        images = _as_batch(images, self.settings.channels)
+        if images.shape[-1] != self.settings.channels:
+            raise ImageError(
+                f"under jit, images must have the model's {self.settings.channels} channels"
+            )
+        if images.dtype == jnp.uint8:
+            return images.astype(jnp.float32) / 255
+        if images.dtype == bool or jnp.issubdtype(images.dtype, jnp.floating):
+            return images.astype(jnp.float32)
+        raise TypeError(f"images have type {images.dtype}; under jit, expected uint8, float, bool")
+
+    # --- the bound ---------------------------------------------------------------
+
+    def _bound(self, function, x, num_samples, key, places, progress) -> Bound:
+        places = range(len(x)) if places is None else places
+        if len(places) != len(x):
+            raise ValueError(f"{len(places)} places for {len(x)} images; give one for each")
+        # About ten times as many samples at once as images otherwise.
+        at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
+        size = max(1, 10 * at_once // num_samples)
+        return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
+
+    def _bound_images(self, images):
+        x = self._seen_or_traced(images)
+        if isinstance(x, list):
+            raise ImageError("`bound` takes images of one size")
+        if not is_traced(x) and tiles.is_large(x.shape[1:3]):
+            raise ImageError(
+                f"images of {x.shape[1]}x{x.shape[2]} are too large for a bound, which takes up to "
+                f"{tiles.LARGE:,} pixels; cut them into parts"
+            )
+        return x
+
+    def _run(self, function, *inputs, batch_size: int | None = None, **kwargs):
+        batch_size = batch_size or self.batch_size
+        return batching.in_batches(
+            function, self.module, self.variables, inputs, batch_size, **kwargs
+        )
+
+
+def _is_ragged(images) -> bool:
+    """Whether this is a list of images that differ in size."""
+    return isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
+
+
+class Model(_Trained):
+    """A trained LAVAE.
+
+    It finds objects like those that it was trained on, at most `settings.sprite_size` pixels
+    large, that do not overlap, on a canvas of any size.
+    """
+
+    module: LAVAE
+
+    def infer(
+        self,
+        images,
+        key: Key | None = None,
+        max_objects: float | None = None,
+        min_score: float = 0.0,
+    ) -> Scene | list[Scene]:
+        """Decomposes images into objects.
+
+        Locations are the peaks of h_loc that f_count counts, the most probable first, and
+        appearances the means of q(z_app | z_loc, x). With a key, both are a sample of q instead.
+
+        Args:
+            images: raw images; see `preprocess`.
+            key: draws a sample.
+            max_objects: at most so many are found in an image; by default, all that there are
+                (under jit and with a key, the M of p(n)).
+            min_score: objects that are less probable are left out.
+
+        Returns:
+            A scene with B images, or a list of scenes for images of different sizes.
+        """
+        x = self._seen_or_traced(images)
+        traced = is_traced((x, self.variables))
+        for canvas in {image.shape[:2] for image in x} if not traced else {x.shape[1:3]}:
+            _check_number_of_pixels(canvas, self.settings.max_objects)
+        if not 0 <= min_score <= 1:
+            raise ValueError(f"min_score={min_score} must be a probability")
+        if max_objects is not None and max_objects != math.inf:
+            max_objects = _whole_number("max_objects", max_objects, 1)
+        if key is not None:
+            if max_objects is not None or min_score:
+                raise ValueError("a sample of q takes neither max_objects nor min_score")
+            return self._sample_posterior(x, key)
+        if traced:
+            return self._infer_traced(x, max_objects, min_score)
+        detected = self._detect(x, keep_maps=False)
+        self._warn_if_implausible(x, detected)
+        selected = [decomposition.select(d, max_objects or math.inf, min_score) for d in detected]
+        appearance = self.describe(x, selected)
+        slots = max_objects if max_objects not in (None, math.inf) else None
+        if isinstance(x, list):
+            both = zip(selected, appearance, strict=True)
+            return [self._to_scene([one], [z], slots) for one, z in both]
+        return self._to_scene(selected, appearance, slots, x.shape[1:3])
+
+    def detect(self, images, keep_maps: bool = False) -> list[Detections]:
+        """Finds where the objects of raw images are; see `decomposition.detect`."""
+        return self._detect(self.preprocess(images), keep_maps)
+
+    def decompose(
+        self, x: Sequence[np.ndarray], max_objects: float = math.inf, min_score: float = 0.0
+    ) -> tuple[list[Detections], list[np.ndarray]]:
+        """The one path from images to objects: detect, select, describe.
+
+        Args:
+            x: preprocessed images [H, W, C] of any size.
+            max_objects: for each image.
+            min_score: the least probability of an object.
+
+        Returns:
+            For each image, its objects and their appearances [n, L].
+        """
+        detected = [
+            decomposition.select(one, max_objects, min_score) for one in self._detect(x, False)
+        ]
+        return detected, self.describe(x, detected)
+
+    def describe(self, x: Sequence[np.ndarray], detected: Sequence[Detections]) -> list[np.ndarray]:
+        """The appearances [n, L] of objects that were detected in preprocessed images."""
+        return decomposition.describe(self._run, self.settings, x, detected)
+
+    def _detect(self, x, keep_maps):
+        return decomposition.detect(self._run, self.settings, x, self.batch_size, keep_maps)
+
+    def location_probabilities(self, images) -> np.ndarray:
+        """[B, H, W]: the probability that an object is located at a pixel, of raw images."""
+        maps = [one.log_odds_map for one in self.detect(images, keep_maps=True)]
+        return np.asarray(jax.nn.sigmoid(np.stack(maps)))
+
+    def num_objects(self, images) -> np.ndarray:
+        """How many objects are detected in each raw image, [B]."""
+        return np.array([len(one.location) for one in self.detect(images)], np.int32)
 
     def bound(
         self,
@@ -220,125 +332,79 @@ class _Trained:
         progress: str | None = None,
         max_objects: int | None = None,
     ) -> Bound:
-        """The importance-weighted bound on log p(x) of binary images, `log_p` [B].
+        """The importance-weighted bound on log p(x), `log_p` [B], and the ELBO's terms.
 
-        Beside it the ELBO's parts, means over samples. An image's random numbers are those
-        of its place, which is 0, 1, ... unless `places` names others: so a part of a data set
-        has the bounds that it has within the whole. `progress` is the title of a progress
-        bar; without one there is none. There is room for `max_objects` in an image, or, if it
-        is not given, for as many as are counted, which is the same bound in less time; for
-        fewer, it is not.
+        Args:
+            images: raw images [B, H, W, C]; x is what the model sees of them.
+            num_samples: importance samples. The terms are means over them.
+            key: of the random numbers.
+            places: which random numbers each image has, [B]; by default 0, 1, ... So a part of a
+                data set has the bounds that it has within the whole.
+            progress: the title of a progress bar; by default there is none.
+            max_objects: slots for each image. By default, as many as are counted; with fewer, it
+                is not a bound.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples={num_samples} must be at least 1")
-        x = self._as_images(images)
-        if not np.isin(x, (0, 1)).all():
-            raise ValueError(
-                "a likelihood needs binary images: 0 and 255 as uint8, 0 and 1 as float"
-            )
-        places = range(len(x)) if places is None else places
-        if len(places) != len(x):
-            raise ValueError(f"{len(places)} places for {len(x)} images; give one for each")
-        # About ten times as many samples at once as images otherwise.
-        size = max(1, 10 * self._images_at_once(x.shape[1:3]) // num_samples)
-        function = self._bound_function(x, num_samples, max_objects)
-        return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
-
-    def _images_at_once(self, canvas: tuple[int, int]) -> int:
-        """`batch_size` images of 64x64, and fewer that are larger."""
-        return max(1, min(self.batch_size, self.batch_size * 64 * 64 // math.prod(canvas)))
-
-    def _run(self, function, *inputs, batch_size: int | None = None, progress: str | None = None):
-        batch_size = batch_size or self.batch_size
-        return _in_batches(function, self.module, self.variables, inputs, batch_size, progress)
-
-    def _as_images(self, images):
-        return as_images(images, self.settings.channels)
-
-
-class Model(_Trained):
-    """A trained LAVAE.
-
-    It knows objects like those that it was trained on: bright on a black canvas, of the
-    same size in pixels (at most `settings.sprite_size`), not overlapping, whatever the
-    size of the canvas.
-    """
-
-    module: LAVAE
-
-    def infer(
-        self, images, key: Key | None = None, max_objects: float | None = None
-    ) -> Scene | list[Scene]:
-        """Takes images [B, H, W, C] (or one, [H, W, C]) apart into objects.
-
-        Pixels are uint8 (0 to 255), float (0 to 1) or bool. Locations are the peaks of
-        h_loc that f_count counts, highest first, appearances the means of
-        q(z_app | z_loc, x). With a key, both are a sample of q instead. A list of images of
-        different sizes gives a list of scenes.
-
-        At most `max_objects` are found in an image, or all if that is math.inf. If it is not
-        given, it is M of the model, which bounds p(n) and not what h_loc can find.
-        """
-        if isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1:
-            return self._infer_each(images, key, max_objects)
-        x = self._as_images(images)
-        traced = _is_traced((x, self.variables))
-        if key is not None:
-            if max_objects is not None:
-                raise ValueError("a sample of q has at most M objects; give a key or max_objects")
-            scene = self._run(inference.sample_scene, x, _image_keys(key, range(len(x))))
-        else:
-            scene, num_objects = self._infer_peaks(x, max_objects, traced)
-            if not traced:
-                _warn_if_cut(num_objects, scene.location.shape[1])
-        scene = self._stamp(scene)
-        if not traced:
-            self._warn_if_lost(x[:LOOKED_AT], scene[:LOOKED_AT])
-        return scene
-
-    def location_probabilities(self, images) -> jax.Array:
-        """[B, H, W]: the probability, by h_loc, that an object is located at a pixel."""
-        x = self._as_images(images)
-        if _is_large(x.shape[1:3]) and not _is_traced((x, self.variables)):
-            return jax.nn.sigmoid(np.stack([self._logits_of_large(image) for image in x]))
-        logits = self._run(_object_logits, x, batch_size=self._images_at_once(x.shape[1:3]))
-        return jax.nn.sigmoid(logits)
-
-    def num_objects(self, images) -> np.ndarray:
-        """How many objects are found in each image, [B], however many that is."""
-        x = self._as_images(images)
-        if _is_large(x.shape[1:3]) and not _is_traced((x, self.variables)):
-            return np.array([len(self._peaks_of_large(image)[0]) for image in x], np.int32)
-        return self._run(_num_peaks, x, batch_size=self._images_at_once(x.shape[1:3]))
+        num_samples = _whole_number("num_samples", num_samples, 1)
+        x = self._bound_images(images)
+        _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
+        if max_objects is None:
+            max_objects = self.settings.max_objects
+            if not is_traced(x):
+                max_objects = max((len(one.location) for one in self._detect(x, False)), default=0)
+        slots = _round_up(max_objects, self.settings.max_objects)
+        return self._bound(_lavae_bound(num_samples, slots), x, num_samples, key, places, progress)
 
     def render(self, scene: Scene) -> jax.Array:
-        """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
+        """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
         self._check(scene)
-        if _is_large(scene.canvas) and not _is_traced((scene, self.variables)):
+        if tiles.is_large(scene.canvas) and not is_traced((scene, self.variables)):
             return jnp.asarray(self._render_large(scene))
-        size = self._images_at_once(scene.canvas)
+        size = decomposition.images_at_once(self.batch_size, scene.canvas)
         return jnp.asarray(self._run(generative.render, scene, batch_size=size))
 
     def sprites(self, scene: Scene) -> jax.Array:
         """What each object looks like, [B, M, h, w, C]; 0 where absent."""
         self._check(scene)
-        return jnp.asarray(self._run(generative.sprites, scene))
+        if is_traced((scene, self.variables)):
+            return self._run(generative.sprites, scene)
+        present = np.asarray(scene.present)
+        drawn = self.decode(np.asarray(scene.appearance)[present])
+        sprites = np.zeros((*present.shape, *drawn.shape[1:]), np.float32)
+        sprites[present] = drawn
+        return jnp.asarray(sprites)
+
+    def decode(self, z_app: np.ndarray) -> np.ndarray:
+        """The sprites [n, h, w, C] of appearances [n, L]."""
+        return decomposition.decode(self._run, z_app)
 
     def measure(self, scene: Scene, images=None) -> list[list[objects.Measured]]:
-        """Where each object's sprite is on its image, for each scene: centre of mass and box.
+        """Measures each object's sprite on its image: centre of mass, box, brightness.
 
-        With the images it was inferred from, brightness too: the mean of the pixels that the
-        sprite covers. For images as they were before they were made binary, that says more.
+        Args:
+            scene: B scenes.
+            images: [B, H, W] or [B, H, W, C], any pictures of the canvas, for the brightness of
+                the objects: the mean of the pixels that the sprite covers.
+
+        Returns:
+            For each scene, its objects.
         """
+        if is_traced(scene):
+            raise TypeError("`measure` returns plain numbers; call it outside of jit")
         sprites = np.asarray(self.sprites(scene))
         pictures = [None] * len(scene) if images is None else images
         if len(scene) == 1 and np.shape(pictures)[:2] == scene.canvas:
             pictures = [pictures]  # one image is a batch of one
         shapes = {np.shape(picture)[:2] for picture in pictures if picture is not None}
         if len(pictures) != len(scene) or shapes - {tuple(scene.canvas)}:
-            raise ValueError(f"measure wants {len(scene)} images of {scene.canvas} pixels")
+            raise ValueError(f"measure expects {len(scene)} images of {scene.canvas} pixels")
+        count, location = np.asarray(scene.count), np.asarray(scene.location)
+        score = np.ones(location.shape[:2]) if scene.score is None else np.asarray(scene.score)
+        likelihood = likelihoods.of(self.settings)
         return [
-            objects.measure(scene[i], sprites[i], picture) for i, picture in enumerate(pictures)
+            objects.measure(
+                location[b, :n], sprites[b, :n], score[b, :n], scene.canvas, pictures[b], likelihood
+            )
+            for b, n in enumerate(count)
         ]
 
     def sample(
@@ -349,20 +415,26 @@ class Model(_Trained):
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
         """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
-        if num_scenes < 0:
-            raise ValueError(f"num_scenes={num_scenes} must not be negative")
+        num_scenes = _whole_number("num_scenes", num_scenes, 0)
+        canvas = _canvas(canvas)
+        _check_number_of_pixels(canvas, self.settings.max_objects)
         inputs = [_image_keys(key, range(num_scenes))]
         if count is not None:
             values, most = np.unique(count), self.settings.max_objects
-            if not len(values) or values.min() < 0 or values.max() > most:
-                raise ValueError(f"count={count}: wanted are numbers from 0 to {most}")
+            is_whole = np.issubdtype(values.dtype, np.integer)
+            if not len(values) or not is_whole or values.min() < 0 or values.max() > most:
+                raise ValueError(f"count={count}: expected whole numbers from 0 to {most}")
             logits = np.where(np.isin(np.arange(most + 1), values), 0.0, -np.inf)
             inputs.append(np.tile(logits.astype(np.float32), (num_scenes, 1)))
-        return self._stamp(self._run(_prior_scenes(tuple(canvas)), *inputs))
+        return self._stamp(self._run(_prior_scenes(canvas), *inputs))
 
     def sample_appearances(self, noise, choice) -> jax.Array:
-        """Appearances [..., L] from the prior: standard normal noise [..., L], and numbers
-        [...] that are uniform in 0..1, made into them."""
+        """Appearances [..., L] from the prior, as a function of random numbers.
+
+        Args:
+            noise: [..., L], standard normal.
+            choice: [...], uniform in 0..1.
+        """
         return prior.sample(self._prior, *(jnp.asarray(a, jnp.float32) for a in (noise, choice)))
 
     def appearance_moments(self) -> tuple[jax.Array, jax.Array]:
@@ -371,85 +443,63 @@ class Model(_Trained):
 
     def with_settings(self, **changes) -> "Model":
         """The same networks under other settings, such as support="pixels"."""
-        settings = dataclasses.replace(self.settings, **changes)
-        changed = Model(LAVAE(settings), self.variables, self.config, self.batch_size)
-        changed.folder = self.folder
-        return changed
+        if changes.get("max_objects", self.settings.max_objects) != self.settings.max_objects:
+            raise ValueError(
+                "max_objects is the support of p(n), which was learned; to find more objects, call "
+                "infer, which has no limit"
+            )
+        return self._changed(module=LAVAE(dataclasses.replace(self.settings, **changes)))
 
     @property
     def _prior(self) -> prior.Mixture | None:
         return self.variables["params"]["prior"] if self.settings.prior.kind == "mixture" else None
 
-    def _as_images(self, images):
-        return as_images(images, self.settings.channels, self.settings.max_objects)
+    def _infer_traced(self, x, max_objects, min_score) -> Scene:
+        if max_objects == math.inf or min_score:
+            raise ValueError("under jit, max_objects must be a number and min_score 0")
+        function = _infer(max_objects or self.settings.max_objects)
+        return self._stamp(self._run(function, x))
 
-    def _bound_function(self, x, num_samples, most):
-        if most is None:
-            most = int(np.max(self._run(_count, x), initial=0))
-        return _lavae_bound(num_samples, _round_up(most, self.settings.max_objects))
+    def _sample_posterior(self, x, key: Key) -> Scene | list[Scene]:
+        if isinstance(x, list):
+            return [self._sample_posterior(image[None], key) for image in x]
+        if not is_traced(x) and tiles.is_large(x.shape[1:3]):
+            raise ImageError(
+                f"images of {x.shape[1]}x{x.shape[2]} are too large for a sample of q, which takes "
+                f"up to {tiles.LARGE:,} pixels; cut them into parts"
+            )
+        size = decomposition.images_at_once(self.batch_size, x.shape[1:3])
+        keys = _image_keys(key, range(len(x)))
+        return self._stamp(self._run(inference.sample_scene, x, keys, batch_size=size))
 
-    def _infer_each(self, images, key: Key | None, max_objects: float | None) -> list[Scene]:
-        """Images of different sizes; those of one size together."""
-        scenes: dict[int, Scene] = {}
-        for places in by_shape(dict(enumerate(images))):
-            scene = self.infer(np.stack([images[i] for i in places]), key, max_objects)
-            scenes |= {i: scene[k] for k, i in enumerate(places)}
-        return [scenes[i] for i in range(len(images))]
+    def _to_scene(
+        self,
+        detected: Sequence[Detections],
+        appearance: Sequence[np.ndarray],
+        slots: int | None,
+        canvas: tuple[int, int] | None = None,
+    ) -> Scene:
+        """Scenes with `slots` slots; by default as many as are needed, and at least M."""
+        canvas = tuple(canvas or detected[0].canvas)
+        count = np.array([len(one.location) for one in detected], np.int32)
+        slots = slots or max(self.settings.max_objects, int(count.max(initial=0)))
+        slots = min(slots, math.prod(canvas))
+        location = np.full((len(count), slots, 2), -1, np.int32)
+        score = np.zeros((len(count), slots), np.float32)
+        z_app = np.zeros((len(count), slots, self.settings.latent_size), np.float32)
+        for b, (one, z) in enumerate(zip(detected, appearance, strict=True)):
+            location[b, : count[b]], score[b, : count[b]] = one.location, one.score
+            z_app[b, : count[b]] = z
+        return self._stamp(Scene(count, location, z_app, canvas, score=score))
 
     def _render_large(self, scene: Scene) -> np.ndarray:
-        placed = zip(scene.count, np.asarray(self.sprites(scene)), scene.location, strict=True)
-        intensity = [tiles.compose(s[:n], np.asarray(at[:n]), scene.canvas) for n, s, at in placed]
-        return np.asarray(bernoulli.pixel_means(np.stack(intensity)))
-
-    def _infer_peaks(
-        self, x, max_objects: float | None, traced: bool
-    ) -> tuple[Scene, np.ndarray | jax.Array]:
-        """The scenes, and how many peaks there are, [B]."""
-        slots = self.settings.max_objects if max_objects is None else max_objects
-        if slots != math.inf and operator.index(slots) < 1:
-            raise ValueError(f"max_objects={slots} must be at least 1")
-        slots = slots if slots == math.inf else min(slots, math.prod(x.shape[1:3]))
-        if _is_large(x.shape[1:3]) and not traced:
-            return self._infer_large(x, slots)
-        if slots == math.inf:
-            if traced:
-                raise ValueError("under jit, max_objects must be a number")
-            most = int(self.num_objects(x).max(initial=1))
-            slots = 1 << (most - 1).bit_length()  # so that little is compiled
-        return self._run(_infer(slots), x, batch_size=self._images_at_once(x.shape[1:3]))
-
-    def _infer_large(self, x: np.ndarray, slots: float) -> tuple[Scene, np.ndarray]:
-        """As `inference.infer_and_count`, an image after the other."""
-        found = [self._peaks_of_large(image) for image in x]
-        num_peaks = np.array([len(peaks) for peaks, _ in found], np.int32)
-        slots = int(num_peaks.max(initial=1)) if slots == math.inf else slots
-        size, canvas = len(x), x.shape[1:3]
-        pixel = np.zeros((size, slots), np.int32)
-        score = np.zeros((size, slots), np.float32)
-        appearance = np.zeros((size, slots, self.settings.latent_size), np.float32)
-        for i, (peaks, odds) in enumerate(found):
-            n = min(len(peaks), slots)
-            pixel[i, :n] = peaks[:n] @ [canvas[1], 1]
-            score[i, :n] = jax.nn.sigmoid(odds[:n])
-            windows = tiles.windows(x[i], peaks[:n], self.settings.appearance.radius)
-            appearance[i, :n] = self._run(_mean_appearances, windows)
-        count = np.minimum(num_peaks, slots)
-        return Scene.from_pixels(count, pixel, appearance, canvas, score), num_peaks
-
-    def _logits_of_large(self, image: np.ndarray) -> np.ndarray:
-        """The log odds [H, W] of objects in an image [H, W, C]."""
-
-        def compute(tile):
-            return self._run(_object_logits, tile)
-
-        return tiles.logits(image, self.settings.location, compute)
-
-    def _peaks_of_large(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The peaks of h_loc in an image [H, W, C], [n, 2], and their log odds [n]."""
-        settings, logits = self.settings, self._logits_of_large(image)
-        least = math.log(settings.counted_from / (1 - settings.counted_from))
-        found = tiles.peaks(logits, least, settings.peak_radius)
-        return found, logits[tuple(found.T)]
+        count, location = np.asarray(scene.count), np.asarray(scene.location)
+        sprites = np.asarray(self.sprites(scene))
+        total = [
+            placement.compose(sprites[b, :n], location[b, :n], scene.canvas)
+            for b, n in enumerate(count)
+        ]
+        return np.asarray(likelihoods.of(self.settings).pixel_means(np.stack(total)))
 
     def _stamp(self, scene: Scene) -> Scene:
         """The scene as JAX's arrays, with the name of the model whose appearances it has."""
@@ -459,8 +509,8 @@ class Model(_Trained):
     def _check(self, scene: Scene) -> None:
         latent = scene.appearance.shape[-1]
         if latent != self.settings.latent_size:
-            wanted = self.settings.latent_size
-            raise ValueError(f"appearances have {latent} numbers; this model's have {wanted}")
+            expected = self.settings.latent_size
+            raise ValueError(f"appearances have {latent} numbers; this model's have {expected}")
         if scene.model not in (None, self.fingerprint):
             raise ValueError(
                 f"this scene's appearances are those of another model ({scene.model}, this is "
@@ -468,17 +518,29 @@ class Model(_Trained):
                 "do, use dataclasses.replace(scene, model=None)"
             )
 
-    def _warn_if_lost(self, x: np.ndarray, scene: Scene) -> None:
-        """Objects of another kind or size than in training are taken for something else."""
-        lit = x > 0.5
-        wrong = (np.asarray(self.render(scene)) > 0.5) != lit
-        share = wrong.sum() / max(lit.sum(), 1)
-        if share > LOST and lit.mean() < MOSTLY_LIT:
-            warnings.warn(
-                "what the model found does not explain these images: rendered again, it differs "
-                f"in {share:.0%} as many pixels as are lit. The model knows objects like those "
-                f"that it was trained on, of up to {self.settings.sprite_size} pixels",
-                stacklevel=3,
+    def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:
+        """Of images that are probably inverted, and of objects that are probably too large."""
+        likelihood, half = likelihoods.of(self.settings), self.settings.sprite_size // 2
+        foreground = unexplained = pixels = 0
+        for image, one in zip(x[:CHECKED_IMAGES], detected, strict=False):
+            is_foreground = np.asarray(likelihood.is_foreground(image)).any(-1)
+            pixels += is_foreground.size
+            foreground += is_foreground.sum()
+            for row, column in one.location:
+                reach = (slice(max(at - half, 0), at + half + 1) for at in (row, column))
+                is_foreground[tuple(reach)] = False
+            unexplained += is_foreground.sum()
+        if foreground > MOSTLY_FOREGROUND * pixels:
+            _warn(
+                f"{foreground / pixels:.0%} of the pixels are foreground, but the model expects "
+                "bright objects on a dark background. If yours are dark, use "
+                "model.with_preprocessing(invert=True)"
+            )
+        elif unexplained > MOSTLY_UNEXPLAINED * foreground:
+            _warn(
+                f"{unexplained / foreground:.0%} of the foreground is out of reach of every "
+                "detected object. The model finds objects like those that it was trained on, of "
+                f"up to {self.settings.sprite_size} pixels"
             )
 
 
@@ -487,47 +549,27 @@ class Baseline(_Trained):
 
     module: GridVAE
 
+    def bound(
+        self,
+        images,
+        num_samples: int = 100,
+        key: Key = 0,
+        places: Sequence[int] | None = None,
+        progress: str | None = None,
+    ) -> Bound:
+        """The importance-weighted bound on log p(x), `log_p` [B]; see `Model.bound`."""
+        num_samples = _whole_number("num_samples", num_samples, 1)
+        x = self._bound_images(images)
+        return self._bound(_baseline_bound(num_samples), x, num_samples, key, places, progress)
+
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""
-        return jnp.asarray(self._run(vae.reconstruct, self._as_images(images)))
+        return jnp.asarray(self._run(vae.reconstruct, self._seen_or_traced(images)))
 
     def sample(self, key: Key, num_images: int, canvas: tuple[int, int] = (64, 64)) -> jax.Array:
         """Pixel means [B, H, W, C] of images from the prior."""
-        keys = _image_keys(key, range(num_images))
-        return jnp.asarray(self._run(_baseline_samples(canvas), keys))
-
-    def _bound_function(self, x, num_samples, most):
-        return _baseline_bound(num_samples)
-
-
-def _warn_if_cut(num_objects: np.ndarray, slots: int) -> None:
-    most = int(np.max(num_objects, initial=0))
-    if most > slots:
-        warnings.warn(
-            f"{most} objects are found in an image, of which the {slots} likeliest are kept: use "
-            f"infer(images, max_objects={most}), or math.inf for all",
-            stacklevel=3,
-        )
-
-
-def _count(lavae: LAVAE, x: jax.Array) -> jax.Array:
-    return inference.detect(lavae.settings, inference.location_logits(lavae, x)).count
-
-
-def _num_peaks(lavae: LAVAE, x: jax.Array) -> jax.Array:
-    return inference.detect(lavae.settings, inference.location_logits(lavae, x)).num_peaks
-
-
-def _object_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
-    return inference.object_logits(lavae.settings, inference.location_logits(lavae, x))
-
-
-def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
-    return gaussian.from_features(lavae.appearance(windows)[:, 0, 0]).mean
-
-
-def _is_large(canvas: tuple[int, int]) -> bool:
-    return math.prod(canvas) > LARGE
+        keys = _image_keys(key, range(_whole_number("num_images", num_images, 0)))
+        return jnp.asarray(self._run(_baseline_samples(_canvas(canvas)), keys))
 
 
 # Cached, so that the same sizes give the same function, which is compiled once.
@@ -535,7 +577,7 @@ def _is_large(canvas: tuple[int, int]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _infer(max_objects: int) -> Callable:
-    return functools.partial(inference.infer_and_count, max_objects=max_objects)
+    return functools.partial(inference.infer, max_objects=max_objects)
 
 
 @functools.lru_cache(maxsize=64)
@@ -562,7 +604,7 @@ def _baseline_samples(canvas: tuple[int, int]) -> Callable:
 
 
 def _round_up(count: int, most: int) -> int:
-    """1, 3, 7 or M: few different numbers of slots, so that little is compiled."""
+    """1, 3, 7 or M: few different numbers of slots, so that few programs are compiled."""
     return next((n for n in (1, 3, 7) if count <= n <= most), most)
 
 

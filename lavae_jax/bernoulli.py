@@ -19,11 +19,17 @@ import optax
 
 EPSILON = 1e-6  # costs D ε = 0.004 nats on a black 64x64 canvas
 DELTA = 1e-4  # costs δ/2 nats for a lit pixel under a sprite of 1
+FOREGROUND = 0.5  # pixels and pixel means above it belong to an object
 
 
 def pixel_means(intensity: jax.Array) -> jax.Array:
     """p, the probability that a pixel is lit, for sums of sprites λ >= 0."""
     return _lit_and_dark(intensity)[0]
+
+
+def is_foreground(values: jax.Array) -> jax.Array:
+    """Whether pixels of an image, or their means, belong to an object."""
+    return values > FOREGROUND
 
 
 def log_prob(x: jax.Array, intensity: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.optimize
 import sklearn.metrics
 
+from lavae_jax import bernoulli, objects, placement
 from lavae_jax.api import Baseline, Model
 from lavae_jax.input_pipeline import ProcessShard, Source
 from lavae_jax.objective import Bound
@@ -39,14 +40,15 @@ def evaluate(
     bound = model.bound(images, num_samples, places=places, progress=progress)
     scores = bound_scores(shard.gather(bound, size), entropy)
     if isinstance(model, Model):
-        model.infer(images)  # compiles
+        slots = model.settings.max_objects
+        model.infer(images, max_objects=slots)  # compiles
         start = time.perf_counter()
-        scene = model.infer(images)
+        scene = model.infer(images, max_objects=slots)
         scores["images_per_second"] = size / (time.perf_counter() - start)
-        objects = object_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
-        scene, count, objects = shard.gather((scene, batch["count"], objects), size)
+        per_image = object_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
+        scene, count, per_image = shard.gather((scene, batch["count"], per_image), size)
         scores |= count_scores(np.asarray(scene.count), count)
-        scores |= centre_scores(objects)
+        scores |= centre_scores(per_image)
         scores["disentanglement"] = disentanglement(model, scene[:EDITED], shard=shard)
     return scores
 
@@ -128,28 +130,21 @@ def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
 
 def true_centres(mask: np.ndarray) -> np.ndarray:
     """The centre of mass of each object's pixels in a mask [H, W]: [n, 2]."""
-    return np.array([np.argwhere(mask == k).mean(0) for k in range(1, mask.max() + 1)]).reshape(
-        -1, 2
-    )
+    return inferred_centres(mask == np.arange(1, mask.max() + 1)[:, None, None])
 
 
 def placed_sprites(
     location: np.ndarray, sprites: np.ndarray, canvas: tuple[int, int]
 ) -> np.ndarray:
     """Each object alone on the canvas, the brightest channel: [n, H, W]."""
-    n, h, w = sprites.shape[:3]
-    padded = np.zeros((n, canvas[0] + h - 1, canvas[1] + w - 1), sprites.dtype)
-    for k, (row, column) in enumerate(location):
-        padded[k, row : row + h, column : column + w] = sprites[k].max(-1)
-    return padded[:, h // 2 : h // 2 + canvas[0], w // 2 : w // 2 + canvas[1]]
+    alone = zip(sprites.max(-1)[:, None, ..., None], location[:, None], strict=True)
+    placed = [placement.compose(sprite, at, canvas)[..., 0] for sprite, at in alone]
+    return np.array(placed, np.float32).reshape(-1, *canvas)
 
 
 def inferred_centres(placed: np.ndarray) -> np.ndarray:
     """The centre of mass of each placed sprite [n, H, W]: [n, 2]."""
-    total = np.maximum(placed.sum((1, 2)), 1e-9)
-    rows = placed.sum(2) @ np.arange(placed.shape[1]) / total
-    columns = placed.sum(1) @ np.arange(placed.shape[2]) / total
-    return np.stack([rows, columns], axis=-1)
+    return np.array([objects.centre_of_mass(one) for one in placed]).reshape(-1, 2)
 
 
 def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -183,10 +178,10 @@ def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[s
     return {"distance": distance, "foreground_ari": ari}
 
 
-def centre_scores(objects: dict[str, np.ndarray]) -> dict[str, float]:
-    """`object_scores` in a few figures; none where there are no objects."""
+def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
+    """`object_scores` in a few numbers; none where there are no objects."""
     distance, ari = (
-        objects[name][~np.isnan(objects[name])] for name in ("distance", "foreground_ari")
+        per_image[name][~np.isnan(per_image[name])] for name in ("distance", "foreground_ari")
     )
     scores = {}
     if len(distance):
@@ -218,7 +213,8 @@ def disentanglement(
     def seen_again(scene: Scene) -> Scene:
         """Rendered and inferred, by each process its part."""
         part = scene[shard.take(np.arange(len(scene)))]
-        return shard.gather(model.infer(_rounded(model.render(part))), len(scene))
+        again = model.infer(_rounded(model.render(part)), max_objects=model.settings.max_objects)
+        return shard.gather(again, len(scene))
 
     before = seen_again(scene)
     rng = np.random.default_rng(seed)
@@ -235,7 +231,7 @@ def disentanglement(
 
 
 def _rounded(means) -> np.ndarray:
-    return (np.asarray(means) >= 0.5).astype(np.float32)
+    return bernoulli.is_foreground(np.asarray(means)).astype(np.float32)
 
 
 def _farthest(scene: Scene, size: int) -> np.ndarray:

@@ -4,7 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import bernoulli, locations, packing, placement, prior
+from lavae_jax import bernoulli, likelihoods, locations, packing, placement, prior
+from lavae_jax.likelihoods import Likelihood
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Objects
@@ -38,9 +39,11 @@ def intensity(
     return placement.place(sprites, weights, objects.image, num_images)
 
 
-def log_likelihood(x: jax.Array, intensity: jax.Array) -> jax.Array:
+def log_likelihood(
+    x: jax.Array, intensity: jax.Array, likelihood: Likelihood = bernoulli
+) -> jax.Array:
     """log p(x | z_loc, z_app) [B], over D pixels and C channels."""
-    return bernoulli.sum_pixels(bernoulli.log_prob(x, intensity))
+    return bernoulli.sum_pixels(likelihood.log_prob(x, intensity))
 
 
 # --- scenes ------------------------------------------------------------------
@@ -81,7 +84,8 @@ def render(lavae: LAVAE, scene: Scene) -> jax.Array:
     """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
     drawn, objects = _decode_scene(lavae, scene)
     where = Locations.hard(scene.pixel)
-    return bernoulli.pixel_means(intensity(drawn, where, objects, len(scene), scene.canvas))
+    total = intensity(drawn, where, objects, len(scene), scene.canvas)
+    return likelihoods.of(lavae.settings).pixel_means(total)
 
 
 def _decode_scene(lavae, scene):

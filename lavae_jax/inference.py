@@ -1,7 +1,6 @@
 """The inference model q(z_loc, z_app, n | x) (Section 2), as functions of a bound LAVAE."""
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import chex
@@ -29,11 +28,6 @@ class Detection(NamedTuple):
     peaks: jax.Array  # [B, H, W] bool: the pixels that f_count counts
     count: jax.Array  # [B]: n̂ = f_count(h_loc), at most M; q(n | x) = δ(n - n̂)
 
-    @property
-    def num_peaks(self) -> jax.Array:
-        """[B], however many there are."""
-        return self.peaks.sum((1, 2), dtype=jnp.int32)
-
 
 def location_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
     """h_loc [B, H, W], γ included."""
@@ -48,8 +42,8 @@ def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
 
 def object_logits(settings: LavaeSettings, h_loc: jax.Array) -> jax.Array:
     """The log odds, from h_loc [B, H, W], that an object is located at a pixel."""
-    odds_at_threshold = math.log(settings.counted_from / (1 - settings.counted_from))
-    return h_loc / settings.gamma_for(h_loc.shape[1:3]) - settings.threshold + odds_at_threshold
+    gamma = settings.gamma_for(h_loc.shape[1:3])
+    return h_loc / gamma - settings.threshold + settings.log_odds_at_threshold
 
 
 def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
@@ -209,14 +203,8 @@ def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
     """The objects that are counted in images [B, H, W, C], and the means of their appearances.
 
     M bounds p(n), and not what h_loc can find: `max_objects` says how many there may be instead.
+    `decomposition` has the form for images of any size, without a limit.
     """
-    return infer_and_count(lavae, x, max_objects)[0]
-
-
-def infer_and_count(
-    lavae: LAVAE, x: jax.Array, max_objects: int | None = None
-) -> tuple[Scene, jax.Array]:
-    """The same, and how many peaks there are, [B]; those that found no room are missing."""
     settings = lavae.settings
     if max_objects is not None:
         settings = dataclasses.replace(settings, max_objects=max_objects)
@@ -224,7 +212,7 @@ def infer_and_count(
     where = peak_locations(settings, detection)
     objects = packing.pack(detection.count, where.index.size)
     q_app = appearance(lavae, x, where, objects)
-    return _to_scene(settings, detection, where, objects, q_app.mean), detection.num_peaks
+    return _to_scene(settings, detection, where, objects, q_app.mean)
 
 
 def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:

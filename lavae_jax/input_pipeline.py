@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from jax.experimental import multihost_utils
 
+from lavae_jax.errors import UserError
+
 Batch = dict[str, np.ndarray]
 
 
@@ -58,7 +60,7 @@ def _of_all_processes(array: np.ndarray) -> np.ndarray:
     return raw.view(array.dtype).reshape(-1, *array.shape[1:])
 
 
-class DataError(Exception):
+class DataError(UserError):
     """A data set cannot be read; the message says which, and what to do."""
 
 

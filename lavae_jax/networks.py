@@ -30,9 +30,10 @@ class Execution(NamedTuple):
     axis_name: of the devices over which these are taken.
     dtype: of the activations between layers, and of the operands of convolutions; None for that
         of the images and parameters.
-    packed: how many neighbouring pixels of a row share one channel vector, 1 or 2. A TPU pads channels to 128 lanes, so 48 channels waste two thirds of
-        its memory bandwidth, and two pixels of 48 channels a quarter. The function that a
-        network computes, and its parameters, are the same.
+    packed: how many neighbouring pixels of a row share one channel vector, 1 or 2. A TPU pads
+        channels to 128 lanes, so 48 channels waste two thirds of its memory bandwidth, and two
+        pixels of 48 channels a quarter. The function that a network computes, and its parameters,
+        are the same.
     """
 
     train: bool = False
@@ -227,8 +228,9 @@ class ResidualBlock(nn.Module):
     linear: bool = False  # neither leaky ReLU nor batch normalisation
 
     @nn.compact
-    def __call__(self, x, mask=None):
-        execution = self.execution.fitting(x)
+    def __call__(self, x, mask=None, inside=None):
+        """`inside` [N, H, W, 1]: activations elsewhere are 0, as beyond the border."""
+        execution = self.execution.fitting(x) if inside is None else self.execution.plain()
         x = execution.pack(*execution.cast(x))
         y = x
         for _ in range(2):
@@ -237,6 +239,7 @@ class ResidualBlock(nn.Module):
             else:
                 layer = ConvLayer(execution, self.features, padding=self.padding, is_packed=True)
                 y = layer(y, mask)
+            y = _keep(y, inside)
         if self.padding == "VALID":
             columns = 2 // execution.packed
             x = x[:, 2:-2, columns:-columns]
@@ -302,25 +305,45 @@ def pad_to_multiple(x: jax.Array, factor: int) -> jax.Array:
 
 
 class LocationNet(nn.Module):
-    """Images [B, H, W, C] -> location logits before γ, [B, H, W]."""
+    """Images [B, H, W, C] -> location logits before γ, [B, H, W].
+
+    Images may be padded with black, below and to the right, to a common size. With their own
+    `size` [B, 2], rows and columns, padding changes no logit: activations beyond the border of the
+    image are kept at 0, as the padding of a convolution is. What is returned there is arbitrary.
+    """
 
     settings: LocationSettings
     execution: Execution
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, size=None):
         settings, factor = self.settings, self.settings.space_to_depth
         height, width = x.shape[1:3]
         x = space_to_depth(pad_to_multiple(x, factor), factor)
+        inside = None if size is None else is_inside(-(-size // factor), x.shape[1:3])[..., None]
         for _ in range(settings.blocks):
-            x = ResidualBlock(self.execution, settings.width)(x)
+            x = ResidualBlock(self.execution, settings.width)(x, inside=inside)
         for _ in range(2):
-            x = ConvLayer(self.execution, settings.head_width)(x)
-        x = Conv(self.execution.exact(), factor**2)(
-            x
-        )  # float32: γ would magnify the rounding error
+            x = _keep(ConvLayer(self.execution, settings.head_width)(x), inside)
+        # In float32: γ would magnify the rounding error.
+        x = Conv(self.execution.exact(), factor**2)(x)
         x = depth_to_space(x, factor)[:, :height, :width, 0]
-        return blur(x, factor) if settings.blurred else x
+        if not settings.blurred:
+            return x
+        if size is None:
+            return blur(x, factor)
+        inside = is_inside(size, (height, width)).astype(x.dtype)
+        return blur(x * inside, factor) / jnp.maximum(blur(inside, factor), 1e-6)
+
+
+def is_inside(size: jax.Array, canvas: tuple[int, int]) -> jax.Array:
+    """[B, H, W]: the pixels of a canvas that images of `size` [B, 2] cover."""
+    rows, columns = (jnp.arange(side) for side in canvas)
+    return (rows[:, None] < size[:, 0, None, None]) & (columns < size[:, 1, None, None])
+
+
+def _keep(x, inside):
+    return x if inside is None else jnp.where(inside, x, 0)
 
 
 class AppearanceNet(nn.Module):

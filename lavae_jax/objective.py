@@ -10,7 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from lavae_jax import generative, inference, prior
+from lavae_jax import generative, inference, likelihoods, prior
 from lavae_jax.inference import Detection, Found, Posterior
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget
@@ -86,7 +86,7 @@ def _terms(lavae, x, posterior, intensity, inferred_count) -> tuple[Terms, jax.A
         lavae.prior, posterior.appearance, posterior.noise, posterior.near
     )
     parts = Terms(
-        generative.log_likelihood(x, intensity),
+        generative.log_likelihood(x, intensity, likelihoods.of(lavae.settings)),
         -generative.log_prior_count(lavae, inferred_count),
         kl_location(posterior, x.shape[1] * x.shape[2]),
         objects.sum_by_image(kl, len(x)),

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from lavae_jax.scene import Scene
+from lavae_jax import placement
+from lavae_jax.likelihoods import Likelihood
+from lavae_jax.preprocessing import as_levels
 
-LIT = 0.5
 OVERLAY = 512  # the side, in pixels, that overlays of small images are enlarged to
 
 Record = dict[str, Any]  # of an image: see `record`
@@ -30,42 +31,59 @@ class Measured(NamedTuple):
     brightness: float | None  # the mean of the image over those pixels
 
 
-def measure(scene: Scene, sprites: np.ndarray, picture: np.ndarray | None) -> list[Measured]:
-    """The objects of one scene with sprites [M, h, w, C], on a picture [H, W] or [H, W, C]."""
-    number = int(scene.count[0])
-    location = np.clip(scene.location[0, :number], 0, np.array(scene.canvas) - 1)
-    scores = np.ones(number) if scene.score is None else np.asarray(scene.score[0, :number])
-    picture = None if picture is None else np.asarray(picture, np.float32)
-    brightest = sprites[:number].max(-1)
+def measure(
+    location: np.ndarray,
+    sprites: np.ndarray,
+    score: np.ndarray,
+    canvas: tuple[int, int],
+    picture: np.ndarray | None,
+    likelihood: Likelihood,
+) -> list[Measured]:
+    """Measures the objects of one image.
+
+    Args:
+        location: [n, 2].
+        sprites: [n, h, w, C].
+        score: [n].
+        canvas: height and width of the image.
+        picture: [H, W] or [H, W, C], for the brightness of the objects.
+        likelihood: decides which pixels of a sprite are foreground.
+    """
+    if picture is not None:
+        picture = np.asarray(picture, np.float32)
+        picture = picture.max(-1) if picture.ndim == 3 else picture
     return [
-        _measure_one(*one, scene.canvas, picture)
-        for one in zip(location, brightest, scores, strict=True)
+        _measure_one(*one, canvas, picture, likelihood)
+        for one in zip(location, sprites, score, strict=True)
     ]
 
 
-def _measure_one(location, sprite, score, canvas, picture) -> Measured:
-    first = location - np.array(sprite.shape) // 2
-    rows, columns = (first[k] + np.arange(sprite.shape[k]) for k in (0, 1))
-    on_rows, on_columns = (rows >= 0) & (rows < canvas[0]), (columns >= 0) & (columns < canvas[1])
-    rows, columns, seen = rows[on_rows], columns[on_columns], sprite[on_rows][:, on_columns]
-    total = max(float(seen.sum()), 1e-9)
-    lit = seen > min(LIT, 0.999 * seen.max())  # a faint sprite has a box, too
-    lit_rows, lit_columns = rows[lit.any(1)], columns[lit.any(0)]
-    brightness = None
-    if picture is not None:
-        window = picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        window = window.max(-1) if window.ndim == 3 else window
-        brightness = float(window[lit].mean())
+def _measure_one(location, sprite, score, canvas, picture, likelihood) -> Measured:
+    on_canvas, on_sprite = placement.overlap(location, sprite.shape[:2], canvas)
+    seen = sprite.max(-1)[on_sprite]
+    # A faint sprite has a box, too: that of its brightest pixels.
+    is_own = np.asarray(likelihood.is_foreground(seen)) | (seen >= 0.999 * seen.max())
+    rows, columns = np.flatnonzero(is_own.any(1)), np.flatnonzero(is_own.any(0))
+    top, left = (part.start for part in on_canvas)
+    row, column = centre_of_mass(seen)
+    brightness = None if picture is None else float(picture[on_canvas][is_own].mean())
     return Measured(
-        float(seen.sum(1) @ rows / total),
-        float(seen.sum(0) @ columns / total),
-        int(lit_rows[0]),
-        int(lit_columns[0]),
-        int(lit_rows[-1] - lit_rows[0] + 1),
-        int(lit_columns[-1] - lit_columns[0] + 1),
+        top + row,
+        left + column,
+        int(top + rows[0]),
+        int(left + columns[0]),
+        int(rows[-1] - rows[0] + 1),
+        int(columns[-1] - columns[0] + 1),
         float(score),
         brightness,
     )
+
+
+def centre_of_mass(weights: np.ndarray) -> tuple[float, float]:
+    """Row and column of the centre of mass of weights [H, W]; (0, 0) if they are all 0."""
+    total = max(float(weights.sum()), 1e-9)
+    row = float(weights.sum(1) @ np.arange(weights.shape[0]) / total)
+    return row, float(weights.sum(0) @ np.arange(weights.shape[1]) / total)
 
 
 # --- files -------------------------------------------------------------------
@@ -80,7 +98,7 @@ def record(
 ) -> Record:
     """All that is to be said of an image.
 
-    unexplained: the share of its lit pixels that no sprite covers; None if no pixel is lit.
+    unexplained: the share of its foreground that no sprite covers; None if it has none.
     log_p: the bound on log p(x) in nats, where the image is binary.
     """
     return {
@@ -196,7 +214,8 @@ def _line(content: Any) -> str:
 
 
 def overlay(picture: np.ndarray, found: list[Measured]) -> Image.Image:
-    """The picture [H, W, C] in 0..1 with numbered boxes; small ones are enlarged."""
+    """A raw image with numbered boxes; small ones are enlarged."""
+    picture = as_levels(picture)
     levels = np.rint(255 * np.broadcast_to(picture, (*picture.shape[:2], 3))).astype(np.uint8)
     scale = max(1, OVERLAY // max(picture.shape[:2]))
     image = Image.fromarray(levels).resize(

@@ -20,6 +20,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import scipy.fft
 from jax import lax
 
@@ -182,3 +183,31 @@ def windows_at(images: jax.Array, index: jax.Array, image: jax.Array, size: int)
 def _corners(index: jax.Array, image: jax.Array, width: int) -> jax.Array:
     """[P, 3]: image, row and column of a box's corner on the padded canvas."""
     return jnp.stack([image, index // width, index % width], axis=-1)
+
+
+# --- on the host -------------------------------------------------------------
+
+
+def overlap(
+    location: np.ndarray, size: tuple[int, int], canvas: tuple[int, int]
+) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """The part of the canvas that a sprite at a location covers, and that part of the sprite.
+
+    A location beyond the canvas counts as the nearest pixel of it.
+    """
+    on_canvas, on_sprite = [], []
+    for at, length, side in zip(location, size, canvas, strict=True):
+        first = int(np.clip(at, 0, side - 1)) - length // 2
+        start, stop = max(first, 0), min(first + length, side)
+        on_canvas.append(slice(start, stop))
+        on_sprite.append(slice(start - first, stop - first))
+    return tuple(on_canvas), tuple(on_sprite)
+
+
+def compose(sprites: np.ndarray, location: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
+    """λ [H, W, C]: the sum of sprites [n, h, w, C], each at its location [n, 2]."""
+    total = np.zeros((*canvas, sprites.shape[-1]), np.float32)
+    for sprite, at in zip(sprites, location, strict=True):
+        on_canvas, on_sprite = overlap(at, sprite.shape[:2], canvas)
+        total[on_canvas] += sprite[on_sprite]
+    return total

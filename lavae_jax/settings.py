@@ -4,6 +4,7 @@ The paper's values stand in `configs/`, not here.
 """
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
@@ -134,6 +135,7 @@ class LavaeSettings:
     counted_from: the probability of an object that the threshold stands for. It has a meaning
         where h_loc was trained as a probability; elsewhere it only sets the scale of scores.
     prior: the paper's where a config does not say, as those of old do not.
+    likelihood: of a pixel given the sum of the sprites (see `likelihoods`).
     activations: the type of the activations of convolutional networks. bfloat16 halves the memory
         traffic of a step on accelerators.
     packed_pixels: so many pixels share the lanes of a TPU in these networks (see
@@ -154,6 +156,7 @@ class LavaeSettings:
     taken_radius: int = 0
     counted_from: float = 0.5
     prior: PriorSettings = PriorSettings(kind="normal")
+    likelihood: Literal["bernoulli"] = "bernoulli"
     activations: Literal["float32", "bfloat16"] = "float32"
     packed_pixels: Literal[1, 2] = 1
 
@@ -166,6 +169,11 @@ class LavaeSettings:
             raise ValueError(
                 f"model counted_from={self.counted_from} must be a probability between 0 and 1"
             )
+
+    @property
+    def log_odds_at_threshold(self) -> float:
+        """The log-odds of an object that the threshold stands for."""
+        return math.log(self.counted_from / (1 - self.counted_from))
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])

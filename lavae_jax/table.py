@@ -17,8 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lavae_jax.errors import UserError
 
-class TableError(ValueError):
+
+class TableError(UserError, ValueError):
     """The results make no table; the message says which of them and why."""
 
 

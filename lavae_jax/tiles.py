@@ -1,21 +1,18 @@
-"""Images that are too large to be taken apart at once.
+"""Parts of an image, for images that are too large to be processed as a whole.
 
-The location network looks at overlapping tiles, whose logits are put together: each pixel's are
-those of a tile that has all that the network sees from there, so they are the same as for the
-whole image. Objects are then found, and their windows cut out, on the host. Memory is that of a
-few tiles and of some maps as large as the image.
+Tiles overlap. Each pixel belongs to one of them, which also covers everything that the pixel's
+result depends on, so results are the same as for the whole image.
 """
 
-from collections.abc import Callable
+import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy.ndimage
-import scipy.spatial
-
-from lavae_jax.settings import LocationSettings
 
 SIDE = 512  # of a tile, in pixels
+LARGE = 1024 * 1024  # pixels; larger images are cut into tiles
+MULTIPLE = 32  # pixels, to which tiles are padded: each size is compiled once
 
 
 class Span(NamedTuple):
@@ -27,9 +24,49 @@ class Span(NamedTuple):
     last: int
 
 
+class Tile(NamedTuple):
+    """A rectangle of an image."""
+
+    rows: Span
+    columns: Span
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        height, width = (-(-side // MULTIPLE) * MULTIPLE for side in self.size)
+        return height, width
+
+    @property
+    def pixels(self) -> tuple[slice, slice]:
+        """Where it is in the image."""
+        return slice(self.rows.start, self.rows.stop), slice(self.columns.start, self.columns.stop)
+
+    @property
+    def own(self) -> tuple[slice, slice]:
+        """Its own pixels, in the tile."""
+        row, column = self.rows, self.columns
+        rows = slice(row.first - row.start, row.last - row.start)
+        return rows, slice(column.first - column.start, column.last - column.start)
+
+    @property
+    def own_in_image(self) -> tuple[slice, slice]:
+        row, column = self.rows, self.columns
+        return slice(row.first, row.last), slice(column.first, column.last)
+
+
+def is_large(canvas: tuple[int, int]) -> bool:
+    return math.prod(canvas) > LARGE
+
+
 def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
-    """Tiles that cover a length. All start at a multiple, and what is a tile's own is at least
-    `margin` away from its ends, but for the ends of the image."""
+    """Tiles that cover a length.
+
+    All start at a multiple, and what is a tile's own is at least `margin` away from its ends, but
+    for the ends of the image.
+    """
     margin = -(-margin // multiple) * multiple
     side = max(side // multiple * multiple, 2 * margin + multiple)
     if length <= side:
@@ -41,50 +78,23 @@ def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
     return [Span(*s) for s in zip(starts, stops, firsts, [*firsts[1:], length], strict=True)]
 
 
-def logits(
-    image: np.ndarray,
-    settings: LocationSettings,
-    compute: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
-    """The map [H, W] that `compute` gives for tiles [1, h, w, C] of an image [H, W, C]."""
-    reach, multiple = settings.reach, settings.space_to_depth
-    rows, columns = (spans(n, reach, multiple, SIDE) for n in image.shape[:2])
-    whole = np.empty(image.shape[:2], np.float32)
-    for row in rows:
-        for column in columns:
-            tile = image[None, row.start : row.stop, column.start : column.stop]
-            own_rows = slice(row.first - row.start, row.last - row.start)
-            own_columns = slice(column.first - column.start, column.last - column.start)
-            whole[row.first : row.last, column.first : column.last] = compute(tile)[
-                0, own_rows, own_columns
-            ]
+def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
+    """The tiles of an image: one, if it is not large.
+
+    Args:
+        canvas: the size of the image.
+        margin: pixels around a pixel that its result depends on.
+        multiple: tiles start at multiples of so many pixels.
+    """
+    if not is_large(canvas):
+        return [Tile(*(Span(0, side, 0, side) for side in canvas))]
+    rows, columns = (spans(side, margin, multiple, SIDE) for side in canvas)
+    return [Tile(*both) for both in itertools.product(rows, columns)]
+
+
+def padded(image: np.ndarray, tile: Tile) -> np.ndarray:
+    """The tile of an image [H, W, C], with black below and to the right."""
+    part = image[tile.pixels]
+    whole = np.zeros((*tile.padded_size, image.shape[-1]), np.float32)
+    whole[: part.shape[0], : part.shape[1]] = part
     return whole
-
-
-def peaks(logits: np.ndarray, threshold: float, radius: int) -> np.ndarray:
-    """[n, 2]: what `counting.peaks` finds in a map [H, W], highest first."""
-    pool = scipy.ndimage.maximum_filter(logits, 2 * radius + 1, mode="constant", cval=-np.inf)
-    found = np.argwhere((logits == pool) & (logits > threshold))
-    # Of equal ones, the first in reading order.
-    equal = scipy.spatial.KDTree(found).query_pairs(radius, p=np.inf, output_type="ndarray")
-    found = np.delete(found, np.unique(equal.max(1)), axis=0) if len(equal) else found
-    return found[np.argsort(-logits[tuple(found.T)], kind="stable")]
-
-
-def windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarray:
-    """[n, 2 radius + 1, 2 radius + 1, C] around pixels of an image [H, W, C]; black beyond it."""
-    padded = np.pad(image, ((radius, radius), (radius, radius), (0, 0)))
-    side = 2 * radius + 1
-    cut = [padded[row : row + side, column : column + side] for row, column in centres]
-    return np.array(cut, np.float32).reshape(-1, side, side, image.shape[-1])
-
-
-def compose(sprites: np.ndarray, location: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
-    """λ [H, W, C]: the sum of sprites [n, h, w, C], each on its location [n, 2]."""
-    height, width, channels = sprites.shape[1:]
-    whole = np.zeros((canvas[0] + 2 * height, canvas[1] + 2 * width, channels), np.float32)
-    location = np.clip(location, 0, np.array(canvas) - 1)
-    corner = location + np.array([height, width]) - np.array([height // 2, width // 2])
-    for sprite, (row, column) in zip(sprites, corner, strict=True):
-        whole[row : row + height, column : column + width] += sprite
-    return whole[height : height + canvas[0], width : width + canvas[1]]

@@ -10,11 +10,11 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "launch"))
 
-import _xla
+from lavae_jax.commands import xla
 
-_xla.set_flags()  # as programs do, so that tests and programs share what is compiled
+xla.set_flags()  # as programs do, so that tests and programs share what is compiled
 # Tests compile more than they run, and XLA's fusion emitters double the time that it takes.
-_xla.add("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib", "libjax_common.so")
+xla.add("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib", "libjax_common.so")
 
 import jax
 import pytest

@@ -14,7 +14,7 @@ import tempfile
 LAUNCH = pathlib.Path(__file__).resolve().parents[1] / "launch"
 sys.path.insert(0, str(LAUNCH))
 
-import _program  # noqa: F401
+import _checkout  # noqa: F401
 import orbax.checkpoint  # noqa: F401
 
 from lavae_jax import gallery  # noqa: F401

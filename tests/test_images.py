@@ -14,11 +14,10 @@ from conftest import ROOT
 from micro import metrics, newest
 from PIL import Image
 
-import datasets
 from configs import images as config_of_images
-from datasets import DatasetError, images
-from lavae_jax import input_pipeline, objects
+from lavae_jax import crops, images, input_pipeline, objects
 from lavae_jax.input_pipeline import ProcessShard
+from lavae_jax.preprocessing import ImageError, Preprocessing, as_levels
 
 RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 256, (6, 9), np.uint8)
@@ -32,25 +31,27 @@ COLOUR = RANDOM.integers(0, 256, (6, 9, 3), np.uint8)
 @pytest.mark.parametrize("pixels", [GREY, COLOUR], ids=["grey", "colour"])
 def test_every_format_gives_the_pixels_that_were_saved(suffix, pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / f"a.{suffix}")
-    read = images.open_images(str(tmp_path))[0]
+    read = as_levels(images.open_images(str(tmp_path))[0])
     np.testing.assert_allclose(read, pixels.reshape(6, 9, -1) / 255, atol=1e-6)
 
 
 def test_modes_of_many_kinds_are_read(tmp_path):
     deep = GREY.astype(np.uint16) * 257
     Image.fromarray(deep).save(tmp_path / "deep.png")
-    np.testing.assert_allclose(images.read_image(tmp_path / "deep.png")[..., 0], GREY / 255)
+    np.testing.assert_allclose(
+        as_levels(images.read_image(tmp_path / "deep.png"))[..., 0], GREY / 255
+    )
     Image.fromarray(GREY > 99).save(tmp_path / "bits.png")
-    np.testing.assert_array_equal(images.read_image(tmp_path / "bits.png")[..., 0], GREY > 99)
+    np.testing.assert_array_equal(images.read_image(tmp_path / "bits.png"), GREY > 99)
     alpha = np.full((6, 9, 1), 255, np.uint8)
     alpha[:3] = 0
     Image.fromarray(np.concatenate([COLOUR, alpha], -1)).save(tmp_path / "clear.png")
-    clear = images.read_image(tmp_path / "clear.png")
+    clear = as_levels(images.read_image(tmp_path / "clear.png"))
     assert not clear[:3].any()
     np.testing.assert_allclose(clear[3:], COLOUR[3:] / 255, atol=1e-6)
     Image.fromarray(GREY).convert("P").save(tmp_path / "palette.png")
     np.testing.assert_allclose(
-        images.read_image(tmp_path / "palette.png").mean(-1), GREY / 255, atol=1e-6
+        as_levels(images.read_image(tmp_path / "palette.png")).mean(-1), GREY / 255, atol=1e-6
     )
 
 
@@ -65,16 +66,16 @@ def test_a_folder_is_read_in_the_order_of_names_with_its_folders_and_counts(tmp_
     opened = images.open_images(str(tmp_path))
     assert list(opened.names) == ["a.jpg", "b/a.png", "c.PNG"]
     assert list(opened.counts) == [3, 1, 0]
-    assert [round(float(opened[i].mean() * 255)) for i in range(3)] == [100, 50, 0]
+    assert [round(float(opened[i].mean())) for i in range(3)] == [100, 50, 0]
 
 
 def test_arrays_are_read_and_pickles_are_not(tmp_path):
     np.save(tmp_path / "a.npy", COLOUR[None])
-    np.testing.assert_allclose(images.open_images(str(tmp_path / "a.npy"))[0], COLOUR / 255)
+    np.testing.assert_array_equal(images.open_images(str(tmp_path / "a.npy"))[0], COLOUR)
     members = {"x": GREY[None] > 9, "other": np.zeros(3), "count": np.array([4])}
     np.savez(tmp_path / "b.npz", **members)
     opened = images.open_images(str(tmp_path / "b.npz"))
-    np.testing.assert_array_equal(opened[0][..., 0], GREY > 9)
+    np.testing.assert_array_equal(opened[0], GREY > 9)
     assert list(opened.counts) == [4]
     np.savez(tmp_path / "c.npz", a=GREY[None], b=GREY[None], evil=np.array([{}], object))
     assert len(images.open_images(str(tmp_path / "c.npz"), "b")) == 1
@@ -84,10 +85,10 @@ def test_arrays_are_read_and_pickles_are_not(tmp_path):
         ("c.npz", "d", "no array 'd'"),
         ("b.npz", "other", r"shape \(3,\); wanted is \[N, H, W\]"),
     ):
-        with pytest.raises(DatasetError, match=message):
+        with pytest.raises(ImageError, match=message):
             images.open_images(str(tmp_path / file), member)
     (tmp_path / "d.npy").write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(DatasetError, match="cannot be read as an array"):
+    with pytest.raises(ImageError, match="cannot be read as an array"):
         images.open_images(str(tmp_path / "d.npy"))
 
 
@@ -97,7 +98,8 @@ def test_a_tfds_data_set_is_a_source_too(mnist_builder, data_dir):
     truth = input_pipeline.open_split(mnist_builder, "test", ("image", "count")).read(range(5))
     assert len(opened) == 60
     assert [opened.counts[i] for i in range(5)] == truth["count"].tolist()
-    np.testing.assert_array_equal(np.stack([opened[i] for i in range(5)]), truth["image"])
+    seen = np.stack([as_levels(opened[i]) for i in range(5)])
+    np.testing.assert_array_equal(seen, truth["image"])
 
 
 @pytest.mark.parametrize(
@@ -122,9 +124,9 @@ def test_what_cannot_be_read_is_named(path, message, tmp_path, monkeypatch):
     (tmp_path / "broken" / "1.png").write_bytes(b"\x89PNG and no more")
     (tmp_path / "unknown" / "truth.csv").write_text("image,count\n1.png,2\n")
     (tmp_path / "odd" / "truth.csv").write_text("image,count\n1.png,many\n2.png,1\n")
-    look = images.Look(1, False, 0.5)
-    with pytest.raises(DatasetError, match=message):
-        images.Crops(images.open_images(path), look, (6, 6), with_counts=True)
+    look = Preprocessing(1, False, 0.5)
+    with pytest.raises(ImageError, match=message):
+        crops.Crops(images.open_images(path), look, (6, 6), with_counts=True)
 
 
 # --- what a model sees -------------------------------------------------------
@@ -137,36 +139,36 @@ def array(values):
 def test_thresholds():
     values = np.concatenate([RANDOM.normal(0.2, 0.05, 500), RANDOM.normal(0.7, 0.05, 100)])
     sample = array(np.clip(values, 0, 1).reshape(1, 20, 30).astype(np.float32))
-    assert 0.35 < images.make_look(sample, 1, False, "otsu").threshold < 0.55
-    assert 0.45 < images.make_look(sample, 1, True, "otsu").threshold < 0.65
-    assert images.make_look(sample, 1, False, "0.25").threshold == 0.25
-    assert images.make_look(sample, 1, False, "stochastic").threshold is None
+    assert 0.35 < crops.make_preprocessing(sample, 1, False, "otsu").threshold < 0.55
+    assert 0.45 < crops.make_preprocessing(sample, 1, True, "otsu").threshold < 0.65
+    assert crops.make_preprocessing(sample, 1, False, "0.25").threshold == 0.25
+    assert crops.make_preprocessing(sample, 1, False, "stochastic").threshold == "stochastic"
     for wrong in ("1.5", "dark", "nan"):
-        with pytest.raises(DatasetError, match=f"threshold='{wrong}' must be a number"):
-            images.make_look(sample, 1, False, wrong)
-    with pytest.raises(DatasetError, match=r"every pixel of these images has the same value, 0\.5"):
-        images.make_look(array(np.full((2, 5, 5), 0.5)), 1, False, "otsu")
+        with pytest.raises(ImageError, match=f"threshold='{wrong}' must be a number"):
+            crops.make_preprocessing(sample, 1, False, wrong)
+    with pytest.raises(ImageError, match=r"every pixel of these images has the same value, 0\.5"):
+        crops.make_preprocessing(array(np.full((2, 5, 5), 0.5)), 1, False, "otsu")
 
 
 def test_a_threshold_is_found_among_few_dark_levels():
     """8-bit values in 16-bit files are within a 256th of black."""
     levels = np.array([[[10, 12, 11], [200, 210, 10]]], np.uint16)
-    threshold = images.make_look(array(levels), 1, False, "otsu").threshold
+    threshold = crops.make_preprocessing(array(levels), 1, False, "otsu").threshold
     assert 12 < threshold * 65_535 < 200
 
 
 def test_dark_on_bright_is_inverted_and_colours_become_grey():
-    look = images.Look(1, True, 0.5)
+    look = Preprocessing(1, True, 0.5)
     dark = np.ones((4, 4, 3), np.float32)
     dark[1, 2] = 0
     np.testing.assert_array_equal(np.argwhere(look.grey(dark, "x")[..., 0] > 0.5), [[1, 2]])
-    with pytest.raises(DatasetError, match=r"x has 1 channel, and the model has 3.*channels=1"):
-        images.Look(3, False, 0.5).grey(dark[..., :1], "x")
+    with pytest.raises(ImageError, match=r"x has 1 channel, and the model has 3.*channels=1"):
+        Preprocessing(3, False, 0.5).grey(dark[..., :1], "x")
 
 
 def test_a_stochastic_look_lights_pixels_as_often_as_they_are_bright():
-    look = images.Look(1, False, None)
-    source = images.Crops(array(np.full((1, 8, 8), 0.3)), look, (8, 8))
+    look = Preprocessing(1, False, "stochastic")
+    source = crops.Crops(array(np.full((1, 8, 8), 0.3)), look, (8, 8))
     assert source.varies
     lit = source.read([0] * 500, range(500))["image"]
     assert set(np.unique(lit)) == {0, 1}
@@ -176,17 +178,17 @@ def test_a_stochastic_look_lights_pixels_as_often_as_they_are_bright():
 def test_crops_are_parts_of_the_image_everywhere_and_depend_on_the_draw_alone():
     image = np.zeros((1, 9, 7), bool)
     image[0, 4, 3] = True  # the only pixel that every crop of 5 x 4 has
-    source = images.Crops(array(image), images.Look(1, False, 0.5), (5, 4), seed=3)
+    source = crops.Crops(array(image), Preprocessing(1, False, 0.5), (5, 4), seed=3)
     assert source.varies
-    crops = source.read([0] * 400, range(400))["image"]
-    places = {tuple(np.argwhere(crop[..., 0])[0]) for crop in crops}
+    drawn = source.read([0] * 400, range(400))["image"]
+    places = {tuple(np.argwhere(crop[..., 0])[0]) for crop in drawn}
     assert places == {(r, c) for r in range(5) for c in range(4)}
-    np.testing.assert_array_equal(source.read([0] * 9, range(391, 400))["image"], crops[391:])
+    np.testing.assert_array_equal(source.read([0] * 9, range(391, 400))["image"], drawn[391:])
     np.testing.assert_array_equal(source.read([0])["image"], source.read([0])["image"])
 
 
 def test_small_images_have_black_below_and_to_the_right_and_are_always_the_same():
-    source = images.Crops(array(np.ones((2, 3, 4), bool)), images.Look(1, False, 0.5), (5, 6))
+    source = crops.Crops(array(np.ones((2, 3, 4), bool)), Preprocessing(1, False, 0.5), (5, 6))
     assert not source.varies
     expected = np.zeros((5, 6, 1))
     expected[:3, :4] = 1
@@ -194,7 +196,7 @@ def test_small_images_have_black_below_and_to_the_right_and_are_always_the_same(
 
 
 def test_batches_of_crops_are_the_same_in_any_number_of_processes():
-    source = images.Crops(array(RANDOM.random((8, 12, 12))), images.Look(1, False, 0.5), (5, 5))
+    source = crops.Crops(array(RANDOM.random((8, 12, 12))), Preprocessing(1, False, 0.5), (5, 5))
     one = next(input_pipeline.train_batches(source, 4, 0, shard=ProcessShard()))["image"]
     parts = [
         next(input_pipeline.train_batches(source, 4, 0, shard=ProcessShard(p, 2)))["image"]
@@ -204,48 +206,48 @@ def test_batches_of_crops_are_the_same_in_any_number_of_processes():
 
 
 def test_images_that_nothing_can_be_learnt_from_are_refused():
-    look = images.Look(1, False, 0.5)
+    look = Preprocessing(1, False, 0.5)
     square = np.zeros((3, 20, 20), bool)
     square[:, 4:9, 4:9] = True
-    assert images.check(images.Crops(array(square), look, (20, 20)), 7, 10) == []
+    assert crops.check(crops.Crops(array(square), look, (20, 20)), 7, 10) == []
     for values, canvas, sprite, message in (
         (square, 20, 21, "a canvas of 20x20 is smaller than a sprite of 21"),
         (square[:, :6], 20, 7, "0 has 6x20 pixels, and a sprite has 7x7"),
         (~square & False, 20, 7, "every pixel is black"),
         (~square, 20, 7, "94% of the pixels are lit"),
     ):
-        with pytest.raises(DatasetError, match=message):
-            images.check(images.Crops(array(values), look, (canvas, canvas)), sprite, 10)
+        with pytest.raises(ImageError, match=message):
+            crops.check(crops.Crops(array(values), look, (canvas, canvas)), sprite, 10)
     crowded = np.zeros((3, 20, 20), bool)
     crowded[:, ::4, ::4] = crowded[:, 1::4, ::4] = crowded[:, ::4, 1::4] = True
-    (said,) = images.check(images.Crops(array(crowded), look, (20, 20)), 7, 10)
+    (said,) = crops.check(crops.Crops(array(crowded), look, (20, 20)), 7, 10)
     assert "up to 25 connected parts, but config.model.max_objects=10" in said
-    (said,) = images.check(images.Crops(array(square), look, (20, 20)), 3, 10)
+    (said,) = crops.check(crops.Crops(array(square), look, (20, 20)), 3, 10)
     assert "larger than config.model.sprite_size=3 (5 pixels)" in said
-    with pytest.raises(DatasetError, match="100% of the pixels are lit"):  # not of the canvas
-        images.check(images.Crops(array(square | True), look, (40, 40)), 7, 10)
+    with pytest.raises(ImageError, match="100% of the pixels are lit"):  # not of the canvas
+        crops.check(crops.Crops(array(square | True), look, (40, 40)), 7, 10)
 
 
 def test_counts_of_images_that_are_larger_than_the_canvas_are_not_shown(tmp_path):
     square = np.zeros((3, 20, 20), bool)
     square[:, 4:9, 4:9] = True
     np.savez(tmp_path / "x.npz", x=square, count=np.ones(3, int))
-    opened, look = images.open_images(str(tmp_path / "x.npz")), images.Look(1, False, 0.5)
-    whole = images.Crops(opened, look, (20, 20), with_counts=True)
+    opened, look = images.open_images(str(tmp_path / "x.npz")), Preprocessing(1, False, 0.5)
+    whole = crops.Crops(opened, look, (20, 20), with_counts=True)
     assert whole.read([0, 2])["count"].tolist() == [1, 1]
-    parts = images.Crops(opened, look, (16, 16), with_counts=True)
+    parts = crops.Crops(opened, look, (16, 16), with_counts=True)
     assert "count" not in parts.read([0])
-    (said,) = images.check(parts, 7, 10)
+    (said,) = crops.check(parts, 7, 10)
     assert "count accuracy is not shown" in said
 
 
 @pytest.mark.parametrize("counts", [np.ones(2, int), np.ones(3), np.array(["a", {}, 1], object)])
 def test_counts_that_are_wrong_matter_to_training_alone(counts, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(9)[None].repeat(3, 0), count=counts)
-    opened, look = images.open_images(str(tmp_path / "x.npz")), images.Look(1, False, 0.5)
-    assert images.Crops(opened, look, (9, 9)).read([0])["image"].sum() == 9
-    with pytest.raises(DatasetError, match=r"`count` in .*x.npz"):
-        images.Crops(opened, look, (9, 9), with_counts=True)
+    opened, look = images.open_images(str(tmp_path / "x.npz")), Preprocessing(1, False, 0.5)
+    assert crops.Crops(opened, look, (9, 9)).read([0])["image"].sum() == 9
+    with pytest.raises(ImageError, match=r"`count` in .*x.npz"):
+        crops.Crops(opened, look, (9, 9), with_counts=True)
 
 
 def test_other_images_have_another_fingerprint(tmp_path):
@@ -264,9 +266,7 @@ def test_other_images_have_another_fingerprint(tmp_path):
 def test_stacks_and_damaged_files_are_named(tmp_path):
     pages = [Image.fromarray(GREY) for _ in range(3)]
     pages[0].save(tmp_path / "stack.tif", save_all=True, append_images=pages[1:])
-    with pytest.raises(
-        DatasetError, match=r"stack.tif has 3 pages; save each as a file of its own"
-    ):
+    with pytest.raises(ImageError, match=r"stack.tif has 3 pages; save each as a file of its own"):
         images.read_image(tmp_path / "stack.tif")
     png = io.BytesIO()
     pages[0].save(png, "png")
@@ -274,7 +274,7 @@ def test_stacks_and_damaged_files_are_named(tmp_path):
     chunk = b"gAMA" + b"\0"  # a byte where there must be four
     chunk = (1).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
     (tmp_path / "gamma.png").write_bytes(header + chunk + rest)
-    with pytest.raises(DatasetError, match=r"gamma.png cannot be read"):
+    with pytest.raises(ImageError, match=r"gamma.png cannot be read"):
         images.read_image(tmp_path / "gamma.png")
 
 
@@ -282,31 +282,31 @@ def test_unreadable_files_can_be_skipped(tmp_path):
     for k in (1, 2, 3):
         Image.fromarray(GREY).save(tmp_path / f"{k}.png")
     (tmp_path / "2.png").write_bytes(b"no image")
-    opened, look = images.open_images(str(tmp_path)), images.Look(1, False, 0.5)
-    with pytest.raises(DatasetError, match=r"2.png cannot be read.*unreadable='skip'"):
-        images.Crops(opened, look, (6, 9))
-    source = images.Crops(opened, look, (6, 9), skip_unreadable=True)
+    opened, look = images.open_images(str(tmp_path)), Preprocessing(1, False, 0.5)
+    with pytest.raises(ImageError, match=r"2.png cannot be read.*unreadable='skip'"):
+        crops.Crops(opened, look, (6, 9))
+    source = crops.Crops(opened, look, (6, 9), skip_unreadable=True)
     assert source.names == ["1.png", "3.png"]
     assert len(source.skipped) == 1
-    with pytest.raises(DatasetError, match=r"2.png cannot be read.*unreadable='skip'"):
-        images.make_look(opened, 1, False, "otsu")
-    assert 0 < images.make_look(opened, 1, False, "otsu", skip_unreadable=True).threshold < 1
+    with pytest.raises(ImageError, match=r"2.png cannot be read.*unreadable='skip'"):
+        crops.make_preprocessing(opened, 1, False, "otsu")
+    assert (
+        0 < crops.make_preprocessing(opened, 1, False, "otsu", skip_unreadable=True).threshold < 1
+    )
 
 
 def test_sizes_are_proposed_from_connected_parts():
     picture = np.zeros((1, 200, 200), bool)
     picture[0, 10:21, 10:15] = picture[0, 50:54, 80:93] = True  # sides of 11 and 13
     picture[0, 100, 100] = True  # a speck
-    source = images.Crops(array(picture), images.Look(1, False, 0.5), (200, 200))
-    found = images.parts(source)
+    source = crops.Crops(array(picture), Preprocessing(1, False, 0.5), (200, 200))
+    found = crops.parts(source)
     assert sorted(found.side) == [11, 13]
-    assert images.propose(found, 200) == (15, 64, 10)
+    assert crops.propose(found, 200) == (15, 64, 10)
 
 
 def test_settings_follow_the_size_of_sprites():
     config = config_of_images.get_config()
-    usual = datasets.images  # the module that `datasets.name == "images"` stands for
-    assert usual is images
     for size, radius, window, cell in ((17, 8, 21, 6), (5, 2, 9, 2), (40, 20, 45, 13)):
         config.model.sprite_size = size
         assert config.model.peak_radius == radius
@@ -318,13 +318,13 @@ def test_settings_follow_the_size_of_sprites():
 
 @pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
 def test_held_out_is_a_share_or_a_number(wanted, number):
-    assert images.held_out(wanted, 50) == number
+    assert crops.held_out(wanted, 50) == number
 
 
 @pytest.mark.parametrize("wanted", [0, 50, 0.999])
 def test_something_must_be_held_out_and_something_left(wanted):
-    with pytest.raises(DatasetError, match="leaves none"):
-        images.held_out(wanted, 50)
+    with pytest.raises(ImageError, match="leaves none"):
+        crops.held_out(wanted, 50)
 
 
 # --- programs ----------------------------------------------------------------

@@ -113,7 +113,7 @@ MISTAKES = [
     (["infer.py", "--checkpoint=mnist1k", "--images=."], "has no images (.png"),
     (["show_data.py", "--dataset=images"], "no images are named"),
     (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline knows no objects"),
-    (["evaluate.py", "--checkpoint={own}"], "launch/infer.py applies it to others"),
+    (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to others"),
 ]
 
 

@@ -9,7 +9,7 @@ from conftest import SMALL
 
 import datasets
 import lavae_jax
-from lavae_jax import api, counting, tiles
+from lavae_jax import placement, tiles
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +39,12 @@ def test_tiles_own_every_pixel_once_and_see_around_it(length, margin, multiple, 
         assert span.stop == length or span.stop - span.last >= margin
 
 
-@pytest.mark.parametrize("radius", [1, 3])
-def test_peaks_are_those_that_are_counted_and_equal_ones_count_once(radius):
-    random = np.random.default_rng(0)
-    logits = random.integers(0, 5, (40, 30)).astype(np.float32)  # many are equal
-    expected = np.argwhere(np.asarray(counting.peaks(logits, 2.0, radius)))
-    found = tiles.peaks(logits, 2.0, radius)
-    assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
-    assert (np.diff(logits[tuple(found.T)]) <= 0).all()
-
-
-def test_nothing_is_found_where_there_is_nothing():
-    assert tiles.peaks(np.zeros((9, 9), np.float32), 1.0, 2).shape == (0, 2)
-
-
 @pytest.mark.parametrize("canvas", [(180, 180), (177, 150)])
 def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monkeypatch):
     images = crowd[:, : canvas[0], : canvas[1]]
     whole = model.infer(images, max_objects=30)
     rendered = model.render(whole)
-    monkeypatch.setattr(api, "LARGE", 1_000)
+    monkeypatch.setattr(tiles, "LARGE", 1_000)
     monkeypatch.setattr(tiles, "SIDE", 96)
     assert len(tiles.spans(canvas[0], model.settings.location.reach, 4, 96)) > 2
     assert model.infer(images, max_objects=math.inf).count.tolist() == whole.count.tolist()
@@ -76,17 +62,17 @@ def test_objects_beyond_the_border_are_drawn_and_measured_on_the_nearest_pixel(m
     scene = model.infer(crowd, max_objects=24)
     moved = scene.move(0, (-20, 300))
     drawn = [np.asarray(model.sprites(moved))[0], np.asarray(moved.location)[0]]
-    whole = tiles.compose(*drawn, moved.canvas)
+    whole = placement.compose(*drawn, moved.canvas)
     np.testing.assert_allclose(whole > 0.5, np.asarray(model.render(moved))[0] > 0.5)
     outside = model.measure(moved)[0][0]
     assert (outside.top, outside.left + outside.width) == (0, 180)
-    with pytest.raises(ValueError, match="measure wants 2 images"):
+    with pytest.raises(ValueError, match="measure expects 2 images"):
         model.measure(moved, crowd[:, :90])
 
 
 def test_as_many_objects_are_found_as_there_is_room_for(model, crowd):
-    with pytest.warns(UserWarning, match=r"24 objects are found .* max_objects=24\), or math.inf"):
-        assert model.infer(crowd).count.tolist() == [10, 10]
+    assert model.infer(crowd).count.tolist() == [24, 24]
+    assert model.infer(crowd, max_objects=10).count.tolist() == [10, 10]
     assert model.infer(crowd, max_objects=math.inf).count.tolist() == [24, 24]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

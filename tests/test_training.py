@@ -17,8 +17,8 @@ from micro import config as micro_config
 from small_models import get_config
 
 import datasets
-from configs import common
 from lavae_jax import inference, model, model_files
+from lavae_jax.recipes import common
 from lavae_jax.training import checkpoints, console, files, forecast, loop, schedules, step, tasks
 from lavae_jax.training.checkpoints import CheckpointError
 from lavae_jax.training.files import WorkdirError

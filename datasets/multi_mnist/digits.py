@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
+from lavae_jax.errors import UserError
+
 SIZE = 28
 CLASSES = 10
 MNIST_DIR_VARIABLE = "LAVAE_MNIST_DIR"
@@ -40,7 +42,7 @@ class Digits(NamedTuple):
     label: np.ndarray  # [K] int32
 
 
-class SourceError(Exception):
+class SourceError(UserError):
     """A source of digits is absent, damaged or too small."""
 
 

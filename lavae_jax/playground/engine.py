@@ -8,12 +8,13 @@ else about the program reaches the page.
 import base64
 import binascii
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.special
 
+from lavae_jax import decomposition
 from lavae_jax.api import Model
 from lavae_jax.scene import Scene
 
@@ -101,7 +102,10 @@ class Engine:
         models: dict[str, Model],
         draw: Callable[[str, int, int], np.ndarray | None] = lambda name, count, seed: None,
     ):
-        self.models, self._draw = models, draw
+        self._draw = draw
+        self._preprocessing = {name: model.preprocessing for name, model in models.items()}
+        # The page has images as a model sees them, but for files (see `see`).
+        self.models = {n: model.with_preprocessing(invert=False) for n, model in models.items()}
         self._about: dict[str, Json] = {}
         self._canvases: dict[str, tuple[int, int]] = {}
 
@@ -173,9 +177,9 @@ class Engine:
         """The principal components of encodings, and how far they reach."""
         model = self.models[name]
         many = self._many_scenes(name)
-        scenes = [self._infer(model, many[i : i + SIZE]) for i in range(0, ENCODED, SIZE)]
-        encodings = [np.asarray(scene.appearance)[np.asarray(scene.present)] for scene in scenes]
-        encodings = np.concatenate(encodings)
+        seen = model.preprocess(many)
+        parts = [model.decompose(seen[i : i + SIZE])[1] for i in range(0, ENCODED, SIZE)]
+        encodings = np.concatenate([z for part in parts for z in part])
         if len(encodings) < 2:
             encodings = np.eye(model.settings.latent_size, dtype=np.float32)
         mean = encodings.mean(0)
@@ -227,9 +231,12 @@ class Engine:
         model = self.model(name)
         images = self._images(name, requests)
         batch = self._filled_up(name, *images)
-        scene = self._infer(model, batch)
-        sprites = np.asarray(model.sprites(scene))
-        heat = model.location_probabilities(batch)
+        found = model.detect(batch, keep_maps=True)
+        slots = self._slots(model)
+        kept = [decomposition.select(one, max_objects=slots) for one in found]
+        appearances = model.describe(batch, kept)
+        drawn = model.decode(np.concatenate(appearances))
+        sprites = decomposition.split(drawn, [len(z) for z in appearances])
         # A picture's bound does not depend on who else is asking, nor does what is compiled.
         most = model.settings.max_objects
         bound = model.bound(batch, SAMPLES, places=[0] * SIZE, max_objects=most)
@@ -238,13 +245,13 @@ class Engine:
             {
                 "objects": [
                     {
-                        "location": np.asarray(scene.location[b, k]).tolist(),
-                        "score": round(float(scene.score[b, k]), 4),
-                        **self._appearance(scene.appearance[b, k], sprites[b, k]),
+                        "location": kept[b].location[k].tolist(),
+                        "score": round(float(kept[b].score[k]), 4),
+                        **self._appearance(appearances[b][k], sprites[b][k]),
                     }
-                    for k in range(int(scene.count[b]))
+                    for k in range(len(kept[b].location))
                 ],
-                "heat": as_bytes(heat[b]),
+                "heat": as_bytes(scipy.special.expit(found[b].log_odds_map)),
                 "log_p": round(float(bound.log_p[b]), 2),
                 "terms": {k: round(float(v[b]), 2) for k, v in terms.items()},
             }
@@ -308,9 +315,7 @@ class Engine:
         return self._decoded(name, vectors)
 
     def _draw_posterior(self, name: str, image: np.ndarray, seed: int) -> Scene:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return self.models[name].infer(self._filled_up(name, image), key=seed)
+        return self.models[name].infer(self._filled_up(name, image), key=seed)
 
     def _scene(self, name: str) -> Scene:
         """An empty one, as they are inferred, so that nothing else is compiled."""
@@ -336,8 +341,3 @@ class Engine:
     def _appearance(self, vector, sprite) -> Json:
         numbers = [round(float(value), 4) for value in np.asarray(vector)]
         return {"appearance": numbers, "sprite": as_bytes(np.asarray(sprite))}
-
-    def _infer(self, model, images) -> Scene:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is not explained, the page shows
-            return model.infer(images, max_objects=self._slots(model))

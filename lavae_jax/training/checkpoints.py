@@ -20,10 +20,12 @@ import jax
 import numpy as np
 from absl import logging
 
+from lavae_jax.errors import UserError
+
 _ARRAYS, _META, _UNFINISHED = "arrays", "meta.json", ".unfinished-"
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """A checkpoint could not be written, or does not fit what it is to be loaded into."""
 
 

@@ -21,11 +21,12 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from lavae_jax import model
+from lavae_jax.errors import UserError
 from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
 
 
-class CompileCheckError(Exception):
+class CompileCheckError(UserError):
     """The check cannot be made; the message says why and what to do."""
 
 

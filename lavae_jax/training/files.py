@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from lavae_jax import figures
+from lavae_jax.errors import UserError
 from lavae_jax.training import checkpoints
 from lavae_jax.training.checkpoints import Checkpoint
 
@@ -28,12 +29,13 @@ from lavae_jax.training.checkpoints import Checkpoint
 # not what happens.
 FREE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
 FREE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
+IMAGES = "dataset.images"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 BEST = "held_out_neg_elbo"  # the checkpoint with the lowest is kept
 
 
-class WorkdirError(Exception):
+class WorkdirError(UserError):
     """The folder cannot be used for this run; the message says why and what to do."""
 
 
@@ -201,6 +203,9 @@ def flatten(config: dict) -> dict:
 def difference(there: dict, here: dict) -> list[str]:
     """The fields in which two configs differ, a line each; those that are free may."""
     there, here = flatten(there), flatten(here)
+    if "content" not in str(there.get(IMAGES)):  # a fingerprint of names and sizes, from before
+        there.pop(IMAGES, None)
+        here.pop(IMAGES, None)
     return [
         f"{name}: {there.get(name, 'absent')!r} there, {here.get(name, 'absent')!r} here"
         for name in sorted(there.keys() | here.keys())

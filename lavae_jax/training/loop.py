@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from lavae_jax import figures, input_pipeline, model, model_files
+from lavae_jax.errors import UserError
 from lavae_jax.input_pipeline import ProcessShard
 from lavae_jax.training import checkpoints, console, files, forecast, tasks
 from lavae_jax.training import step as steps
@@ -35,7 +36,7 @@ SAY_EVERY = 10  # seconds, while images are gone through before a phase
 FORECAST_FROM = 500  # steps: a shorter run is over before its duration could be estimated
 
 
-class TrainingError(Exception):
+class TrainingError(UserError):
     """A run cannot start or go on; the message says why and what to do."""
 
 

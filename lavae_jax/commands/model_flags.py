@@ -1,9 +1,10 @@
 """The flags that name a trained model and its data, for every program that uses one."""
 
-from absl import flags
+from absl import app, flags
 
-import datasets
 import lavae_jax
+from lavae_jax.commands import scene_data
+from lavae_jax.errors import UserError
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "A run's folder, one of its checkpoints, or the name of shipped weights."
@@ -19,6 +20,15 @@ def load() -> lavae_jax.Model | lavae_jax.Baseline:
     return lavae_jax.load(CHECKPOINT.value)
 
 
+def load_lavae() -> lavae_jax.Model:
+    model = load()
+    if not isinstance(model, lavae_jax.Model):
+        raise app.UsageError(
+            f"--checkpoint={CHECKPOINT.value} is a baseline, which has no objects; expected a LAVAE"
+        )
+    return model
+
+
 def builder_options(
     model: lavae_jax.Model | lavae_jax.Baseline, dataset: str | None = None
 ) -> dict:
@@ -27,8 +37,17 @@ def builder_options(
     if dataset:
         described.update(name=dataset, overrides="")
     if described["name"] == "images":
-        raise datasets.DatasetError(
-            "this model was trained on images of somebody's own, and there are no test scenes of "
-            "them; launch/infer.py applies it to others"
+        raise UserError(
+            "this model was trained on custom images, of which there are no test scenes; "
+            "`lavae infer` applies it to others"
         )
-    return datasets.options(described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value)
+    options = scene_data.load().options(
+        described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value
+    )
+    channels = scene_data.load().make_builder(**options).CHANNELS
+    if channels != model.settings.channels:
+        raise UserError(
+            f"scenes of {described['name']} have {channels} channels, and the model "
+            f"{CHECKPOINT.value} has {model.settings.channels}"
+        )
+    return options

@@ -1,9 +1,7 @@
 """What every program begins with. It is imported first.
 
-It lets `python launch/<program>.py` find the project's packages from any folder, sets
-XLA's flags, makes Ctrl-C end the program with a word instead of a traceback, even while it
-starts, keeps what was compiled for the next start, and turns expected errors into one
-sentence.
+It sets XLA's flags, makes Ctrl-C end the program with a word instead of a traceback, even while it
+starts, keeps what was compiled for the next start, and turns expected errors into one sentence.
 """
 
 import functools
@@ -11,9 +9,7 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Callable
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from collections.abc import Callable, Sequence
 
 
 def _leave(number, _frame):
@@ -22,32 +18,28 @@ def _leave(number, _frame):
 
 
 signal.signal(signal.SIGINT, _leave)
-sys.path.insert(0, str(ROOT))
 
-import _xla
+from lavae_jax.commands import xla
 
-_xla.set_flags()
+xla.set_flags()
 
 import jax
 from absl import app, flags, logging
 
-import datasets
-from datasets.multi_mnist.digits import SourceError
-from lavae_jax.input_pipeline import DataError
-from lavae_jax.training.checkpoints import CheckpointError
+from lavae_jax import recipes
+from lavae_jax.errors import UserError
 
 CACHE = flags.DEFINE_bool(
     "compilation_cache",
     True,
     "Keep compiled programs in the user's cache folder (or JAX_COMPILATION_CACHE_DIR).",
 )
-EXPECTED = (OSError, DataError, CheckpointError, SourceError)
-EXPECTED += (datasets.DatasetError, datasets.BuildError)
+EXPECTED = (OSError, UserError)
 
 
 def run(
     main,
-    *more_expected: type[Exception],
+    *,
     positional: bool = False,
     connect: Callable[[list[str]], None] | None = None,
 ) -> None:
@@ -58,7 +50,6 @@ def run(
     the default recipe depends on the devices, and a process that has looked at its devices can
     no longer join others.
     """
-    expected = (*EXPECTED, *more_expected)
 
     def checked(argv: list[str]) -> int | None:
         logging.set_verbosity(logging.WARNING)
@@ -67,7 +58,7 @@ def run(
             raise app.UsageError(f"unexpected argument {argv[1]!r}")
         try:
             code = main(argv[1:]) if positional else main()
-        except expected as error:
+        except EXPECTED as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             if jax.distributed.is_initialized():
                 os._exit(1)  # the usual way out waits for the other processes, and they for us
@@ -78,8 +69,12 @@ def run(
         sys.stderr.flush()
         os._exit(code or 0)  # all files are closed, and taking the interpreter down takes a second
 
-    for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
+    # What --help shows.
+    command = sys.modules[main.__module__]
+    sys.modules["__main__"].__doc__ = command.__doc__
+    for module in (command, sys.modules[__name__]):
+        for flag in flags.FLAGS.get_key_flags_for_module(module):
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     app.run(checked, flags_parser=functools.partial(_parse, connect=connect))
 
 
@@ -94,7 +89,7 @@ def _keep_what_is_compiled() -> None:
 def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list[str]:
     """The flags; a config that is not there, or has no such field, is a mistake like others."""
     try:
-        _check_config(argv)
+        argv = list(map(_find_config, argv))
         if connect is not None:
             _connect(connect, argv)
         return flags.FLAGS(argv)
@@ -119,30 +114,38 @@ def _connect(connect: Callable[[list[str]], None], argv: list[str]) -> None:
         raise flags.Error(str(error)) from error
 
 
-def _check_config(argv: list[str]) -> None:
-    for word in argv:
-        path, _, _ = word.removeprefix("--config=").partition(":")
-        if word.startswith("--config=") and not os.path.isfile(path):
-            names = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
-            there = ", ".join(f"configs/{name}.py" for name in names if name != "common")
-            raise flags.Error(f"{word}: there is no such file; expected one of {there}")
+def _find_config(word: str) -> str:
+    """--config=NAME with the file of that name in the package; other words as they are."""
+    if not word.startswith("--config="):
+        return word
+    name, colon, recipe = word.removeprefix("--config=").partition(":")
+    path = name if os.path.isfile(name) else recipes.path(name)
+    if path is None:
+        there = ", ".join(recipes.names())
+        raise flags.Error(f"{word}: there is no such file; expected a path or one of {there}")
+    return f"--config={path}{colon}{recipe}"
 
 
-def output_file(path: str) -> pathlib.Path:
+def output_file(path: str, suffixes: Sequence[str] = ()) -> pathlib.Path:
     """A file to write, refused before the work is done if that will not be possible."""
     file = pathlib.Path(path)
     if file.is_dir():
         raise IsADirectoryError(f"--output={path} is a folder; name a file")
+    if suffixes and file.suffix not in suffixes:
+        expected = ", ".join(suffixes)
+        raise app.UsageError(f"--output={path}: the ending must be one of {expected}")
     _check_writable(path, file.absolute().parent)
     return file
 
 
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
+
+
 def output_folder(path: str) -> pathlib.Path:
-    """The same for a folder, which is made if it is not there."""
+    """The same for a folder, which need not exist yet."""
     folder = pathlib.Path(path)
     there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     _check_writable(path, there)
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -151,11 +154,3 @@ def _check_writable(path: str, folder: pathlib.Path) -> None:
         raise NotADirectoryError(f"--output={path}: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"--output={path}: {folder} cannot be written to")
-
-
-def check_splits(builder: datasets.SceneBuilder, names: list[str]) -> None:
-    """Before the data set is built, which may take minutes."""
-    for name in names:
-        if name not in builder.split_counts:
-            there = ", ".join(builder.split_counts)
-            raise app.UsageError(f"--split={name}: there are {there}")

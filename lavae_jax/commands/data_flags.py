@@ -1,10 +1,15 @@
-"""The flags that name a data set, for every program that reads one."""
+"""The flags that name a scene data set, for every program that reads one."""
+
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-import datasets
+from lavae_jax.commands import scene_data
 
-DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {', '.join(datasets.names())}.")
+if TYPE_CHECKING:
+    import datasets
+
+DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {scene_data.names()}.")
 SET = flags.DEFINE_string(
     "set", "", "Changes to the data set as field=number, such as canvas=96,max_count=5."
 )
@@ -16,7 +21,8 @@ MNIST_DIR = flags.DEFINE_string(
 )
 
 
-def make_builder() -> datasets.SceneBuilder:
+def make_builder() -> "datasets.SceneBuilder":
+    datasets = scene_data.load()
     return datasets.make_builder(
         DATASET.value,
         data_dir=DATA_DIR.value,

@@ -1,0 +1,164 @@
+"""The objects of many images, as plain records: what `lavae infer` writes.
+
+    records = lavae_jax.analyse(model, "folder/")
+
+One pass of each network: images are preprocessed, decomposed, and their objects decoded once and
+measured (see `decomposition`).
+"""
+
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lavae_jax import decomposition, likelihoods, objects, placement, tiles
+from lavae_jax.api import Model
+from lavae_jax.decomposition import Detections
+from lavae_jax.images import Images, open_images
+from lavae_jax.objects import Measured, Record
+from lavae_jax.preprocessing import ImageError, is_binary
+
+IMAGES_AT_ONCE, PIXELS_AT_ONCE = 64, 1 << 22
+SIZES_WITH_BOUND = 8  # each is compiled
+
+# draw(number, raw image, its objects) is called for each image.
+Draw = Callable[[int, np.ndarray, list[Measured]], None]
+
+
+def analyse(
+    model: Model,
+    images: str | Images | Sequence[np.ndarray],
+    *,
+    max_objects: float = math.inf,
+    min_score: float = 0.0,
+    num_samples: int = 0,
+) -> list[Record]:
+    """Counts, locates and measures the objects of images.
+
+    Args:
+        model: a trained LAVAE; its preprocessing is applied.
+        images: a path that `images.open_images` accepts, or raw images of any sizes.
+        max_objects: the most to be found in an image.
+        min_score: objects that are less probable are left out.
+        num_samples: for the bound on log p(x) of binary images; 0 for none.
+
+    Returns:
+        A record for each image; see `objects.record`. Images that cannot be read have an error.
+    """
+    if isinstance(images, (str, pathlib.Path)):
+        images = open_images(str(images))
+    wanted = Wanted(max_objects, min_score, num_samples)
+    return [record for chunk in analyse_in_chunks(model, images, wanted) for record in chunk]
+
+
+class Wanted(NamedTuple):
+    """The options of `analyse`."""
+
+    max_objects: float = math.inf
+    min_score: float = 0.0
+    num_samples: int = 0
+
+
+def analyse_in_chunks(
+    model: Model,
+    images: Images | Sequence[np.ndarray],
+    wanted: Wanted,
+    done: Sequence[Record] = (),
+    draw: Draw | None = None,
+) -> Iterator[list[Record]]:
+    """The records of images after those that are done, a few at a time."""
+    done = list(done)
+    for chunk in _read(model, images, range(len(done), len(images))):
+        records = _analyse_chunk(model, chunk, wanted, done, draw)
+        done += records
+        yield records
+
+
+class _Image(NamedTuple):
+    """An image on its way to a record."""
+
+    number: int
+    name: str
+    raw: Any = None
+    grey: Any = None  # [H, W, C]
+    error: str | None = None
+
+
+def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
+    """As many at a time as memory has room for."""
+    chunk, pixels = [], 0
+    names = getattr(images, "names", None)
+    for i in numbers:
+        name = names[i] if names is not None else str(i)
+        try:
+            raw = np.asarray(images[i])
+            chunk.append(_Image(i, name, raw, model.preprocessing.grey(raw, name)))
+            pixels += chunk[-1].grey.size
+        except ImageError as error:
+            chunk.append(_Image(i, name, error=str(error)))
+        if len(chunk) == IMAGES_AT_ONCE or pixels > PIXELS_AT_ONCE:
+            yield chunk
+            chunk, pixels = [], 0
+    if chunk:
+        yield chunk
+
+
+def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
+    readable = [image for image in chunk if image.error is None]
+    seen = [model.preprocessing.foreground(image.grey) for image in readable]
+    detected, appearance = model.decompose(seen, wanted.max_objects, wanted.min_score)
+    latents = np.zeros((0, model.settings.latent_size), np.float32)
+    sprites = model.decode(np.concatenate([latents, *appearance]))
+    sprites = decomposition.split(sprites, [len(z) for z in appearance])
+    bounds = _bounds(model, readable, seen, detected, wanted, done)
+    records = {}
+    for image, x, one, drawn in zip(readable, seen, detected, sprites, strict=True):
+        measured = objects.measure(
+            one.location, drawn, one.score, one.canvas, image.grey, likelihoods.of(model.settings)
+        )
+        unexplained = _unexplained(model, x, one, drawn)
+        log_p = bounds.get(image.number)
+        records[image.number] = objects.record(image.name, one.canvas, measured, unexplained, log_p)
+        if draw is not None:
+            draw(image.number, image.raw, measured)
+    return [records.get(i.number) or objects.failure(i.name, i.error) for i in chunk]
+
+
+def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarray) -> float | None:
+    """The share of the foreground that no sprite covers; None if there is no foreground."""
+    likelihood = likelihoods.of(model.settings)
+    foreground = np.asarray(likelihood.is_foreground(x))
+    if not foreground.any():
+        return None
+    total = placement.compose(sprites, one.location, one.canvas)
+    covered = np.asarray(likelihood.is_foreground(likelihood.pixel_means(total)))
+    return float((foreground & ~covered).sum() / foreground.sum())
+
+
+def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
+    """Bounds on log p(x), by the number of the image.
+
+    An image has one if it is binary, p(n) has its number of objects in its support, and its size
+    is one of the first few that occur.
+    """
+    if not wanted.num_samples:
+        return {}
+    sizes = [(record["height"], record["width"]) for record in done]
+    sizes = dict.fromkeys([*sizes, *(one.canvas for one in detected)])
+    sizes = [size for size in sizes if size[0] and not tiles.is_large(size)][:SIZES_WITH_BOUND]
+    fitting: dict[tuple[int, int], list[int]] = {}
+    for k, (image, one) in enumerate(zip(readable, detected, strict=True)):
+        few = len(one.location) <= model.settings.max_objects
+        enough = math.prod(one.canvas) >= model.settings.max_objects
+        if few and enough and one.canvas in sizes and is_binary(image.grey):
+            fitting.setdefault(one.canvas, []).append(k)
+    bounds, plain = {}, model.with_preprocessing(invert=False)  # for what it sees
+    for group in fitting.values():
+        numbers = [readable[k].number for k in group]
+        x = np.stack([seen[k] for k in group])
+        most = max(len(detected[k].location) for k in group)
+        bound = plain.bound(x, wanted.num_samples, places=numbers, max_objects=most)
+        bounds |= dict(zip(numbers, map(float, bound.log_p), strict=True))
+    return bounds

@@ -1,0 +1,1 @@
+"""The programs. `lavae COMMAND` and `python launch/COMMAND.py` call the same functions."""

@@ -1,0 +1,78 @@
+"""Decomposes fresh scenes with a trained model, edits them, and draws the result.
+
+    lavae demo                              # shipped weights, demo.png
+    lavae demo --checkpoint=dsprites --count=7 --seed=3
+
+In a checkout, the scenes are those of the model's data set, drawn in memory. The installed package
+has no data sets; there they are samples of the model.
+"""
+
+import numpy as np
+from absl import app, flags
+
+import lavae_jax
+from lavae_jax import bernoulli, figures, gallery
+from lavae_jax.commands import model_flags, program, scene_data
+
+flags.adopt_module_key_flags(model_flags)
+flags.set_default(model_flags.CHECKPOINT, "mnist1k")
+SCENES = flags.DEFINE_integer("scenes", 5, "How many scenes.", lower_bound=1)
+COUNT = flags.DEFINE_integer("count", 3, "Objects in each.", lower_bound=2)
+SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
+OUTPUT = flags.DEFINE_string("output", "demo.png", "The picture to write.")
+
+
+def make_builder(model: lavae_jax.Model):
+    datasets = scene_data.load()
+    options = model_flags.builder_options(model)
+    builder = datasets.demo_builder(**options)
+    wanted, there = datasets.make_builder(**options).info.full_name, builder.info.full_name
+    if there != wanted:
+        print(f"the digits of {wanted} are not at hand; these are scenes of {there}")
+    config = builder.builder_config
+    most = datasets.scenes.capacity(config.patch, config.canvas)
+    if COUNT.value > most:
+        raise app.UsageError(f"--count={COUNT.value}: there is room for {most} objects in a scene")
+    return builder
+
+
+def draw_scenes(model: lavae_jax.Model) -> np.ndarray:
+    """Images [B, H, W, C], 0 or 1, with COUNT objects each."""
+    if scene_data.find():
+        drawn = make_builder(model).draw(SCENES.value, SEED.value, (COUNT.value, COUNT.value))
+        return drawn.image > 0
+    most = model.settings.max_objects
+    if COUNT.value > most:
+        raise app.UsageError(f"--count={COUNT.value}: a sample of the model has at most {most}")
+    print("there are no data sets here; these are samples of the model")
+    candidates = model.sample(SEED.value, CANDIDATES, count=[COUNT.value])
+    apart = _least_distance(np.asarray(candidates.location)[:, : COUNT.value])
+    chosen = np.argsort(-apart, kind="stable")[: SCENES.value]
+    return bernoulli.is_foreground(np.asarray(model.render(candidates[chosen])))
+
+
+CANDIDATES = 512  # samples, of which those are shown whose objects are farthest apart
+
+
+def _least_distance(location: np.ndarray) -> np.ndarray:
+    """[B]: of the locations [B, n, 2] of a scene, by the larger of rows and columns."""
+    distance = np.abs(location[:, :, None] - location[:, None]).max(-1)
+    distance += np.eye(location.shape[1], dtype=int) * 1_000_000
+    return distance.min((1, 2))
+
+
+def main():
+    output = program.output_file(OUTPUT.value, program.PICTURES)
+    model = model_flags.load_lavae()
+    images = draw_scenes(model)
+    scene = model.infer(images)
+    for i in range(len(images)):
+        count = int(scene.count[i])
+        places = [tuple(map(int, place)) for place in scene.location[i][:count]]
+        print(f"scene {i}: {count} objects (true: {COUNT.value}) at {places}")
+    figures.save(gallery.edits(model, images.astype(np.float32), scene), output)
+    print(f"written to {output}")
+
+
+def run():
+    program.run(main)

@@ -1,0 +1,57 @@
+"""Takes out of a run what is needed to use its model, small enough to be shipped.
+
+    python launch/export.py --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
+    python launch/evaluate.py --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
+
+Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
+precision; the config without folders of this machine; the training's metrics; and
+`provenance.json`: the command that makes the model again, the time that it took, the
+revision of this repository and the packages' versions. `lavae_jax.load` takes the folder, or
+its name if it is in lavae_jax/weights.
+"""
+
+import importlib
+import pathlib
+import types
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from lavae_jax import model_files, recipes
+from lavae_jax.commands import program
+from lavae_jax.training import files
+
+RUN = flags.DEFINE_string("run", None, "The run's folder.")
+OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
+flags.mark_flags_as_required(["run", "output"])
+
+
+def _module(name: str) -> types.ModuleType:
+    """The config of a run: of the package, or of the checkout that the program is run from."""
+    package = "lavae_jax.recipes" if name in recipes.names() else "configs"
+    return importlib.import_module(f"{package}.{name}")
+
+
+def command(config: ConfigDict) -> str:
+    """What trains the same model again, up to folders and to when things are reported."""
+    usual = _module(config.name).get_config(config.recipe)
+    usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
+    free = set(files.FREE) - {"num_train_steps"}
+    changes = [
+        f" --config.{name}={value}"
+        for name, value in ours.items()
+        if name not in free and usual.get(name) != value
+    ]
+    recipe = f"configs/{config.name}.py:{config.recipe}"
+    return f"python launch/train.py --config={recipe}{''.join(changes)}"
+
+
+def main():
+    run, output = pathlib.Path(RUN.value), pathlib.Path(OUTPUT.value)
+    again = command(model_files.read_config(run))
+    size = model_files.export(run, output, again)
+    print(f"{output}: {size / 1e6:.1f} MB; made by\n  {again}")
+
+
+def run():
+    program.run(main)

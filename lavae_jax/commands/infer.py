@@ -1,0 +1,133 @@
+"""Counts and locates the objects of your images with a trained model.
+
+    lavae infer --checkpoint=runs/images-cpu --images=new_images/ --output=objects.csv
+    lavae infer --checkpoint=mnist1k --images=page.png --invert --overlay=overlays/
+
+Writes a row for each object: the centre of mass of its sprite, its box, the probability that it is
+one, and its brightness; and one for each image: how many objects it has, and which share of its
+foreground they do not explain, so that you see which images not to trust. The ending of --output
+picks the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for COCO's. Images may
+be of any size; large ones are processed in tiles. A run that was interrupted resumes.
+
+In Python, `lavae_jax.analyse` returns the same records.
+"""
+
+import math
+import time
+
+import numpy as np
+import tqdm
+from absl import app, flags
+
+from lavae_jax import analysis, images, objects
+from lavae_jax.commands import model_flags, program
+
+flags.declare_key_flag("checkpoint")
+flags.declare_key_flag("data_dir")
+IMAGES = flags.DEFINE_string(
+    "images", None, "A folder, an image, an .npy or .npz file, or tfds:name/config."
+)
+MEMBER = flags.DEFINE_string("member", "", "The array of an .npz, or the split of a TFDS data set.")
+OUTPUT = flags.DEFINE_string("output", "objects.csv", "The file to write: .csv, .jsonl or .json.")
+OVERLAY = flags.DEFINE_string("overlay", None, "A folder for the images with numbered boxes.")
+MAX_OBJECTS = flags.DEFINE_integer(
+    "max_objects", None, "The most to be found in an image [as many as there are].", lower_bound=1
+)
+MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out objects that are less probable.")
+INVERT = flags.DEFINE_bool("invert", None, "Objects are dark on bright [as in training].")
+THRESHOLD = flags.DEFINE_string(
+    "threshold", None, "Pixels above it are foreground: a number from 0 to 1, or auto [the model's]"
+)
+NUM_SAMPLES = flags.DEFINE_integer(
+    "num_samples",
+    0,
+    "Samples for a bound on log p(x) of binary images (of the first 8 sizes); 0 for none.",
+    lower_bound=0,
+)
+flags.mark_flag_as_required("images")
+flags.register_validator("min_score", lambda value: 0 <= value <= 1, "must be from 0 to 1")
+
+
+def load_model():
+    """With the preprocessing that it was trained with, or what the flags say instead."""
+    model = model_flags.load_lavae()
+    changes = {}
+    if INVERT.value is not None:
+        changes["invert"] = INVERT.value
+    if THRESHOLD.value is not None:
+        changes["threshold"] = _threshold(THRESHOLD.value)
+    return model.with_preprocessing(**changes)
+
+
+def _threshold(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        if text == "auto":
+            return text
+        raise app.UsageError(f"--threshold={text} must be a number from 0 to 1, or auto") from None
+
+
+def main():
+    output = program.output_file(OUTPUT.value, tuple(objects.WRITERS))
+    overlays = program.output_folder(OVERLAY.value) if OVERLAY.value else None
+    model = load_model()
+    data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
+    source = images.open_images(IMAGES.value, MEMBER.value, data_dir)
+    wanted = analysis.Wanted(MAX_OBJECTS.value or math.inf, MIN_SCORE.value, NUM_SAMPLES.value)
+    about = {"model": model.fingerprint, "images": IMAGES.value, "content": source.fingerprint}
+    about |= {"preprocessing": list(vars(model.preprocessing).values()), "wanted": list(wanted)}
+    about |= {"overlay": OVERLAY.value}
+    unfinished = objects.Unfinished(output, about)
+    before = len(unfinished.records)
+    if before:
+        print(f"resuming after {before:,} of {len(source):,} images")
+
+    def draw(number, raw, found):
+        file = overlays / f"{source.names[number]}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        objects.overlay(raw, found).save(file)
+
+    started = time.monotonic()
+    done = list(unfinished.records)
+    chunks = analysis.analyse_in_chunks(model, source, wanted, done, draw if overlays else None)
+    with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
+        for records in chunks:
+            unfinished.add(records)
+            progress.update(len(records))
+    records, written = unfinished.records, unfinished.finish()
+    _report(records, (len(records) - before) / max(time.monotonic() - started, 1e-9))
+    print(f"written to {' and '.join(map(str, written))}")
+    return 1 if all(record["error"] for record in records) else 0
+
+
+def _report(records: list[objects.Record], rate: float) -> None:
+    failed = [record for record in records if record["error"]]
+    good = [record for record in records if not record["error"]]
+    for record in failed[:10]:
+        print(f"not read: {record['error']}")
+    if len(failed) > 10:
+        print(f"and {len(failed) - 10} more files that could not be read")
+    if not good:
+        return
+    number = sum(record["count"] for record in good)
+    with_foreground = [record for record in good if record["unexplained"] is not None]
+    text = f"{number:,} objects in {len(good):,} images ({rate:.1f} images/s)"
+    if with_foreground:
+        missed = np.array([record["unexplained"] for record in with_foreground])
+        worst = with_foreground[int(missed.argmax())]["image"]
+        text += (
+            f"; share of the foreground that they do not explain: {np.median(missed):.1%} "
+            f"(median), {missed.max():.1%} in {worst}"
+        )
+    print(text)
+    empty = [record["image"] for record in good if record["unexplained"] is None]
+    if empty:
+        print(
+            f"{len(empty):,} images have no foreground, {empty[0]} for one. If they have objects, "
+            "try --invert or --threshold"
+        )
+
+
+def run():
+    program.run(main)

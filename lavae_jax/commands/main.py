@@ -1,0 +1,33 @@
+"""The console script `lavae`."""
+
+import importlib
+import sys
+
+from lavae_jax.commands import program as program  # first: it prepares the process
+
+COMMANDS = {
+    "demo": "decompose fresh scenes with shipped weights, edit them, and draw the result",
+    "show": "show images as a model would see them, and propose settings to train with",
+    "train": "train a model",
+    "infer": "count and locate the objects of images",
+    "evaluate": "measure a trained model on test scenes",
+    "export": "write a trained model without what only training needs",
+    "playground": "edit scenes in the browser",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  lavae {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join([__doc__.strip(), "", *lines, "", "lavae COMMAND --help lists the flags."])
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in ("", "-h", "--help", "help"):
+        print(usage())
+        sys.exit(0 if name else 1)
+    if name not in COMMANDS:
+        sys.exit(f"error: there is no command {name!r}\n\n{usage()}")
+    sys.argv = [f"lavae {name}", *sys.argv[2:]]
+    importlib.import_module(f"lavae_jax.commands.{name}").run()

@@ -1,0 +1,65 @@
+"""The data that a run's config names: scenes, or custom images."""
+
+from ml_collections import ConfigDict
+
+from lavae_jax import crops, input_pipeline
+from lavae_jax.commands import scene_data
+from lavae_jax.training import loop
+
+
+def is_custom(config: ConfigDict) -> bool:
+    """Whether a run is trained on custom images."""
+    return config.dataset.name == "images"
+
+
+def settle(config: ConfigDict) -> None:
+    """Puts what is estimated from custom images into the config of a run."""
+    if is_custom(config):
+        crops.settle(config)
+
+
+def canvas(config: ConfigDict) -> tuple[int, int]:
+    """The size of the images that a run is trained on."""
+    if is_custom(config):
+        return config.dataset.canvas, config.dataset.canvas
+    datasets = scene_data.load()
+    side = datasets.make_builder(**datasets.options(config.dataset)).builder_config.canvas
+    return side, side
+
+
+def open_training_data(config: ConfigDict) -> loop.Data:
+    """Training and held-out data. Scene data sets are built if they do not exist."""
+    return _open_custom(config) if is_custom(config) else _open_scenes(config)
+
+
+def _open_custom(config):
+    source = crops.open_crops(config)
+    for line in crops.check(source, config.model.sprite_size, config.model.max_objects):
+        print(line, flush=True)
+    return _split(source, source, len(source), crops.held_out(config.dataset.held_out, len(source)))
+
+
+def _open_scenes(config):
+    datasets = scene_data.load()
+    builder = datasets.make_builder(**datasets.options(config.dataset))
+    size, held_out = builder.builder_config.num_train, config.dataset.held_out
+    if not 0 < held_out < size:
+        raise loop.TrainingError(f"config.dataset.held_out={held_out} of {size} training scenes")
+    if config.model.channels != builder.CHANNELS:
+        raise loop.TrainingError(
+            f"config.model.channels={config.model.channels}, but scenes of {config.dataset.name} "
+            f"have {builder.CHANNELS}"
+        )
+    datasets.prepare(builder)
+    images = input_pipeline.open_split(builder, "train")
+    with_counts = input_pipeline.open_split(builder, "train", ("image", "count"))
+    return _split(images, with_counts, size, held_out)
+
+
+def _split(training, held_out, size: int, num_held_out: int) -> loop.Data:
+    """The last examples are held out."""
+    first = size - num_held_out
+    return loop.Data(
+        input_pipeline.Part(training, range(first)),
+        input_pipeline.Part(held_out, range(first, size)),
+    )

@@ -1,0 +1,322 @@
+"""Custom images as training data: crops of one size, and what can be learned from them.
+
+A crop is cut out anew at each step. An object that the border of a crop cuts is learned as what is
+seen of it, at the centre of that; in whole images only those on the image's own border are cut.
+"""
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tqdm
+from ml_collections import ConfigDict
+
+from lavae_jax.images import Images, open_images
+from lavae_jax.preprocessing import ImageError, Preprocessing
+
+Batch = dict[str, np.ndarray]
+
+KEPT_BYTES = 2 << 30  # decoded images that are kept in memory; others are read again each time
+SAMPLED_IMAGES = 500  # from which thresholds and sizes are estimated
+MOSTLY_FOREGROUND = 0.5
+SPECK = 2  # pixels that are no object yet
+SKIP = ". (config.dataset.unreadable='skip' does without such files)"
+LEVELS = 65_535
+
+
+# --- preprocessing -----------------------------------------------------------
+
+
+def make_preprocessing(
+    images: Images, channels: int, invert: bool, threshold: str, skip_unreadable: bool = False
+) -> Preprocessing:
+    """The preprocessing that training settings describe.
+
+    Args:
+        images: from which a threshold is estimated.
+        channels: of the model.
+        invert: whether objects are dark.
+        threshold: a number from 0 to 1, `otsu` (one for all images), or `stochastic`.
+        skip_unreadable: whether files that cannot be read are passed over.
+    """
+    if threshold == "stochastic":
+        return Preprocessing(channels, invert, "stochastic")
+    if threshold == "otsu":
+        number = _otsu_threshold(images, Preprocessing(channels, invert), skip_unreadable)
+        return Preprocessing(channels, invert, number)
+    try:
+        number = float(threshold)
+    except ValueError:
+        number = float("nan")
+    if not 0 <= number < 1:
+        raise ImageError(
+            f"threshold={threshold!r} must be a number from 0 to 1, 'otsu' or 'stochastic'"
+        )
+    return Preprocessing(channels, invert, number)
+
+
+def _otsu_threshold(images: Images, preprocessing: Preprocessing, skip_unreadable: bool) -> float:
+    import skimage.filters
+
+    sample: dict[int, int] = {}  # how many pixels have which level
+    for i in _evenly(len(images)):
+        try:
+            grey = preprocessing.grey(images[i], images.names[i])
+        except ImageError as error:
+            if not skip_unreadable:
+                raise ImageError(f"{error}{SKIP}") from error
+            continue
+        levels, numbers = np.unique(np.rint(grey * LEVELS).astype(int), return_counts=True)
+        for level, number in zip(levels.tolist(), numbers.tolist(), strict=True):
+            sample[level] = sample.get(level, 0) + number
+    if len(sample) < 2:
+        value = next(iter(sample)) / LEVELS if sample else 0.0
+        raise ImageError(f"every pixel of these images has the same value, {value:.3g}")
+    low, high = min(sample) / LEVELS, max(sample) / LEVELS
+    histogram, edges = np.histogram(
+        np.array(list(sample)) / LEVELS, 256, (low, high), weights=np.array(list(sample.values()))
+    )
+    middles = (edges[:-1] + edges[1:]) / 2
+    found = skimage.filters.threshold_otsu(hist=(histogram, middles))
+    there = middles[histogram > 0]
+    # In the middle of values that no pixel has, where Otsu's method has no preference.
+    return float(there[there <= found].max() + there[there > found].min()) / 2
+
+
+def _evenly(length: int, most: int = SAMPLED_IMAGES) -> list[int]:
+    return np.unique(np.linspace(0, length - 1, min(length, most)).astype(int)).tolist()
+
+
+class Crops:
+    """Images as binary canvases of one size, a source of batches.
+
+    Which part of an image that is and, with a stochastic look, which pixels are lit depends on
+    the number of the draw; without one it is always the same. Smaller images have black below
+    and to the right.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        preprocessing: Preprocessing,
+        canvas: tuple[int, int],
+        seed: int = 0,
+        skip_unreadable: bool = False,
+        with_counts: bool = False,
+    ):
+        self.preprocessing, self.canvas, self.seed = preprocessing, canvas, seed
+        self.counts = images.counts if with_counts else None
+        self.skipped: list[str] = []  # what was wrong with each
+        self.shapes: list[tuple[int, int]] = []
+        self._images, self._number, self._kept = images, [], []
+        room = KEPT_BYTES
+        for i in tqdm.tqdm(range(len(images)), desc="reading images", mininterval=1.0, delay=3.0):
+            try:
+                image = preprocessing.grey(images[i], images.names[i])
+            except ImageError as error:
+                if not skip_unreadable:
+                    raise ImageError(f"{error}{SKIP}") from error
+                self.skipped.append(str(error))
+                continue
+            image = _as_bytes(image)
+            room -= image.nbytes
+            self.shapes.append(image.shape[:2])
+            self._number.append(i)
+            self._kept.append(image if room > 0 else None)
+        if not self._number:
+            raise ImageError(f"no image can be read; the first: {self.skipped[0]}")
+        self._tallest, self._widest = np.max(self.shapes, axis=0).tolist()
+
+    def with_canvas(self, canvas: tuple[int, int]) -> "Crops":
+        """Of another size, out of the same images, which are not read again."""
+        other = copy.copy(self)
+        other.canvas = canvas
+        return other
+
+    @property
+    def whole(self) -> bool:
+        """Whether no image is larger than the canvas."""
+        return self._tallest <= self.canvas[0] and self._widest <= self.canvas[1]
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        return [self._images.names[i] for i in self._number]
+
+    @property
+    def varies(self) -> bool:
+        return not self.whole or self.preprocessing.threshold == "stochastic"
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+        draws = index if draws is None else draws
+        crops = [self._crop(int(i), int(draw)) for i, draw in zip(index, draws, strict=True)]
+        batch = {"image": np.stack(crops)}
+        if self.counts is not None and self.whole:
+            counts = [self.counts[self._number[i]] for i in index]
+            batch["count"] = np.array(counts, np.int32)
+        return batch
+
+    def _crop(self, i, draw):
+        random = np.random.Generator(np.random.Philox(key=[self.seed, draw]))
+        image = self._kept[i]
+        if image is None:
+            number = self._number[i]
+            image = _as_bytes(
+                self.preprocessing.grey(self._images[number], self._images.names[number])
+            )
+        height, width, channels = image.shape
+        top = int(random.integers(max(height - self.canvas[0], 0) + 1))
+        left = int(random.integers(max(width - self.canvas[1], 0) + 1))
+        part = image[top : top + self.canvas[0], left : left + self.canvas[1]]
+        part = part.astype(np.float32) / 255 if part.dtype == np.uint8 else part
+        canvas = np.zeros((*self.canvas, channels), np.float32)
+        canvas[: part.shape[0], : part.shape[1]] = self.preprocessing.foreground(part, random)
+        return canvas
+
+
+def _as_bytes(image):
+    """The same in a quarter of the memory, where that changes nothing."""
+    levels = image * 255
+    is_same = np.abs(levels - np.rint(levels)).max(initial=0) < 1e-3
+    return np.rint(levels).astype(np.uint8) if is_same else image
+
+
+# --- from a run's config -----------------------------------------------------
+
+
+def open_crops(config: ConfigDict) -> Crops:
+    """What a run whose data set is called `images` is trained on."""
+    dataset, channels = config.dataset, config.model.channels
+    if dataset.unreadable not in ("refuse", "skip"):
+        raise ImageError(f"config.dataset.unreadable={dataset.unreadable!r}: 'refuse' or 'skip'")
+    images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
+    skip = dataset.unreadable == "skip"
+    preprocessing = make_preprocessing(images, channels, dataset.invert, dataset.threshold, skip)
+    canvas = (dataset.canvas, dataset.canvas)
+    return Crops(images, preprocessing, canvas, config.seed, skip, with_counts=True)
+
+
+def settle(config: ConfigDict) -> None:
+    """Puts into the config the number that Otsu's method finds, so that a trained model knows
+    it, and a fingerprint of the images, so that a run is not taken up with others."""
+    dataset = config.dataset
+    images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
+    dataset.images = f"{len(images)} (content {images.fingerprint})"
+    if dataset.threshold == "otsu":
+        skip = dataset.unreadable == "skip"
+        made = make_preprocessing(images, config.model.channels, dataset.invert, "otsu", skip)
+        dataset.threshold = f"{made.threshold:.6f}"
+
+
+def held_out(wanted: float, images: int) -> int:
+    """A share of the images if it is below 1, else a number of them."""
+    number = round(wanted * images) if wanted < 1 else int(wanted)
+    if not 0 < number < images:
+        raise ImageError(
+            f"config.dataset.held_out={wanted:g} of {images} images leaves none, here or there; "
+            "set another number, and cut a single large image into several"
+        )
+    return number
+
+
+# --- what is in them ---------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """The connected parts of some crops: what objects are made of, if they do not touch."""
+
+    side: np.ndarray  # of each: the larger one of its box
+    count: np.ndarray  # of each crop
+    lit: float  # the share of pixels
+
+
+def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
+    """Of images spread evenly over all of them. Specks of a pixel or two do not count."""
+    import skimage.measure
+
+    sides, counts, lit = [], [], []
+    for i in _evenly(len(crops), most):
+        image = crops.read([i])["image"][0].max(-1) > 0
+        regions = skimage.measure.regionprops(skimage.measure.label(image))
+        boxes = [r.bbox for r in regions if r.area > SPECK]
+        sides += [max(bottom - top, right - left) for top, left, bottom, right in boxes]
+        counts.append(len(boxes))
+        height, width = np.minimum(crops.shapes[i], crops.canvas)
+        lit.append(image[:height, :width].mean())
+    return Parts(np.array(sides, int), np.array(counts, int), float(np.mean(lit)))
+
+
+def check_light(lit: float, preprocessing: Preprocessing) -> None:
+    """Refuses images that are black, or mostly lit."""
+    threshold = preprocessing.threshold
+    threshold = threshold if isinstance(threshold, str) else f"{threshold:.3g}"
+    if lit == 0:
+        raise ImageError(
+            f"every pixel is black (threshold {threshold}). Objects must be bright: invert dark "
+            "ones (config.dataset.invert=True, --invert), or set the threshold"
+        )
+    if lit > MOSTLY_FOREGROUND:
+        raise ImageError(
+            f"{lit:.0%} of the pixels are lit (threshold {threshold}), but objects are bright on "
+            "black: invert dark ones (config.dataset.invert=True, --invert), or set the threshold"
+        )
+
+
+def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
+    """Refuses what cannot be learnt from, and says what looks wrong."""
+    found = parts(crops)
+    check_light(found.lit, crops.preprocessing)
+    if min(crops.canvas) < sprite_size:
+        raise ImageError(
+            f"a canvas of {crops.canvas[0]}x{crops.canvas[1]} is smaller than a sprite of "
+            f"{sprite_size}; set config.dataset.canvas or config.model.sprite_size"
+        )
+    for name, (height, width) in zip(crops.names, crops.shapes, strict=True):
+        if min(height, width) < sprite_size:
+            raise ImageError(
+                f"{name} has {height}x{width} pixels, and a sprite has {sprite_size}x{sprite_size};"
+                " leave such images out or set config.model.sprite_size"
+            )
+    said = [f"skipped: {reason}" for reason in crops.skipped]
+    if crops.counts is not None and not crops.whole:
+        said.append(
+            "counts are of whole images, and canvases are parts of them, so that count accuracy is "
+            "not shown; a config.dataset.canvas as large as the images would do"
+        )
+    if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
+        said.append(
+            f"one in 20 connected parts is larger than config.model.sprite_size={sprite_size} "
+            f"({int(np.quantile(found.side, 0.95))} pixels); launch/show_data.py --dataset=images "
+            "proposes a size"
+        )
+    if (found.count > max_objects).mean() > 0.01:
+        said.append(
+            f"canvases have up to {found.count.max()} connected parts, but "
+            f"config.model.max_objects={max_objects}; set it higher, or a smaller canvas"
+        )
+    return said
+
+
+class Proposal(NamedTuple):
+    sprite_size: int
+    canvas: int
+    max_objects: int
+
+
+def propose(found: Parts, image_side: int) -> Proposal:
+    """Settings for what was found in whole images or large crops of them.
+
+    A sprite is odd and a pixel larger, on either side, than all but one in a hundred parts; a
+    canvas has four sprites in a row, and at least 64 pixels unless images are smaller.
+    """
+    if not len(found.side):
+        raise ImageError("there is nothing but specks in these images; try another threshold")
+    largest = int(np.ceil(np.quantile(found.side, 0.99)))
+    sprite = max(5, (largest + 2) | 1)
+    canvas = min(max(64, -(-4 * sprite // 16) * 16), -(-image_side // 4) * 4)
+    most = int(np.quantile(found.count, 0.999)) if len(found.count) else 0
+    return Proposal(sprite, canvas, max(10, -(-most * 5 // 4)))

@@ -1,0 +1,192 @@
+"""From images to objects: detect, select, describe.
+
+    detect      the location network, once for each image: the peaks of its log-odds
+    select      which peaks are objects
+    describe    the appearance network, once for each object: z_app from the window around it
+
+This is the one path that everything takes which uses a trained model: arrays, folders, images of
+different sizes, large images, evaluation and the playground. Training has compiled, differentiable
+forms of the same steps in `inference`.
+
+An image is one tile or, if it is large, several (see `tiles`). Tiles are padded to a few sizes, so
+that few programs are compiled. Neither changes a result.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+from lavae_jax import counting, gaussian, networks, tiles
+from lavae_jax.model import LAVAE
+from lavae_jax.settings import LavaeSettings
+
+# run(function, *inputs, batch_size=...) computes function(lavae, *inputs) in batches.
+Run = Callable[..., np.ndarray]
+Images = Sequence[np.ndarray]  # [H, W, C] each, as the model sees them
+
+USUAL_PIXELS = 64 * 64
+PIXELS_AT_ONCE = 1 << 23  # on the host
+OBJECTS_AT_ONCE = 512
+FEW_OBJECTS = 64  # fewer are padded to so many, so that few programs are compiled
+
+
+class Detections(NamedTuple):
+    """What is detected in one image, the most probable first.
+
+    Attributes:
+        canvas: height and width of the image.
+        location: [n, 2], row and column of each object.
+        log_odds: [n], that there is an object.
+        log_odds_map: [H, W], of an object at each pixel; None if it was not kept.
+    """
+
+    canvas: tuple[int, int]
+    location: np.ndarray
+    log_odds: np.ndarray
+    log_odds_map: np.ndarray | None = None
+
+    @property
+    def score(self) -> np.ndarray:
+        """[n], the probability of each object."""
+        return scipy.special.expit(self.log_odds)
+
+
+# --- detect ------------------------------------------------------------------
+
+
+def detect(
+    run: Run, settings: LavaeSettings, images: Images, batch_size: int, keep_maps: bool = False
+) -> list[Detections]:
+    """Finds the objects of images of any size, as many as there are.
+
+    Args:
+        run: computes functions of the model.
+        settings: of the model.
+        images: what the model sees of them.
+        batch_size: how many images of 64x64 are processed at once; fewer of larger ones.
+        keep_maps: whether the log-odds of all pixels are returned, too.
+    """
+    location, radius = settings.location, settings.peak_radius
+    margin = location.reach + radius
+    cut = [
+        (i, tile)
+        for i, image in enumerate(images)
+        for tile in tiles.cut(image.shape[:2], margin, location.space_to_depth)
+    ]
+    found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in images]
+    maps = [np.empty(image.shape[:2], np.float32) if keep_maps else None for image in images]
+    for group in _of_one_size(cut):
+        x = np.stack([tiles.padded(images[i], tile) for i, tile in group])
+        size = np.array([tile.size for _, tile in group], np.int32)
+        at_once = images_at_once(batch_size, x.shape[1:3])
+        log_odds, is_peak = run(_log_odds_and_peaks, x, size, batch_size=at_once)
+        for k, (i, tile) in enumerate(group):
+            own = log_odds[k][tile.own]
+            peaks = np.argwhere(is_peak[k][tile.own])
+            corner = [tile.rows.first, tile.columns.first]
+            found[i].append((peaks + corner, own[tuple(peaks.T)]))
+            if keep_maps:
+                maps[i][tile.own_in_image] = own
+    canvases = [image.shape[:2] for image in images]
+    return list(map(_in_order, canvases, found, maps))
+
+
+def images_at_once(batch_size: int, canvas: tuple[int, int]) -> int:
+    """`batch_size` images of 64x64, and fewer of larger ones."""
+    return max(1, min(batch_size, batch_size * USUAL_PIXELS // math.prod(canvas)))
+
+
+def log_odds(lavae: LAVAE, x: jax.Array, size: jax.Array | None = None) -> jax.Array:
+    """The log-odds [B, H, W] of an object at each pixel; see `LocationNet` for `size`."""
+    settings = lavae.settings
+    return lavae.location(x, size) - settings.threshold + settings.log_odds_at_threshold
+
+
+def _log_odds_and_peaks(lavae, x, size):
+    """Of padded images [B, H, W, C] with a size [B, 2] of their own."""
+    settings = lavae.settings
+    inside = networks.is_inside(size, x.shape[1:3])
+    logits = jnp.where(inside, log_odds(lavae, x, size), -jnp.inf)
+    return logits, counting.peaks(logits, settings.log_odds_at_threshold, settings.peak_radius)
+
+
+def _of_one_size(cut: Iterable[tuple[int, tiles.Tile]]) -> Iterable[list[tuple[int, tiles.Tile]]]:
+    """Tiles in groups of one padded size, each of which fits into memory."""
+    groups: dict[tuple[int, int], list[tuple[int, tiles.Tile]]] = {}
+    for i, tile in cut:
+        groups.setdefault(tile.padded_size, []).append((i, tile))
+    for canvas, group in groups.items():
+        size = max(1, PIXELS_AT_ONCE // math.prod(canvas))
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
+
+
+def _in_order(canvas, parts, log_odds_map) -> Detections:
+    """By falling log-odds; equal ones in reading order."""
+    location = np.concatenate([part[0] for part in parts]).reshape(-1, 2).astype(np.int32)
+    odds = np.concatenate([part[1] for part in parts]).astype(np.float32)
+    order = np.lexsort((location[:, 1], location[:, 0], -odds))
+    return Detections(tuple(canvas), location[order], odds[order], log_odds_map)
+
+
+# --- select ------------------------------------------------------------------
+
+
+def select(
+    detections: Detections, max_objects: float = math.inf, min_score: float = 0.0
+) -> Detections:
+    """The objects that are probable enough, and no more than `max_objects` of them."""
+    number = int(min(np.count_nonzero(detections.score >= min_score), max_objects))
+    return detections._replace(
+        location=detections.location[:number], log_odds=detections.log_odds[:number]
+    )
+
+
+# --- describe ----------------------------------------------------------------
+
+
+def describe(
+    run: Run, settings: LavaeSettings, images: Images, detected: Sequence[Detections]
+) -> list[np.ndarray]:
+    """The mean appearances of detected objects, [n, L] for each image."""
+    radius = settings.appearance.radius
+    windows = [
+        cut_windows(image, one.location, radius)
+        for image, one in zip(images, detected, strict=True)
+    ]
+    none = np.zeros((0, 2 * radius + 1, 2 * radius + 1, settings.channels), np.float32)
+    together = np.concatenate([none, *windows])
+    encoded = run(_mean_appearances, together, batch_size=OBJECTS_AT_ONCE, least=FEW_OBJECTS)
+    return split(encoded, [len(part) for part in windows])
+
+
+def split(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Parts of given lengths, one after the other."""
+    ends = np.cumsum(lengths, dtype=int)
+    return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def cut_windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarray:
+    """[n, 2 radius + 1, 2 radius + 1, C] around pixels of an image [H, W, C]; black beyond it."""
+    side = 2 * radius + 1
+    padded = np.pad(image, ((radius, radius), (radius, radius), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(0, 1))
+    return np.moveaxis(windows[centres[:, 0], centres[:, 1]], 1, -1).astype(np.float32)
+
+
+def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
+    return gaussian.from_features(lavae.appearance(windows)[:, 0, 0]).mean
+
+
+def decode(run: Run, z_app: np.ndarray) -> np.ndarray:
+    """The sprites [n, h, w, C] of appearances [n, L]."""
+    return run(_sprites, z_app, batch_size=OBJECTS_AT_ONCE, least=FEW_OBJECTS)
+
+
+def _sprites(lavae: LAVAE, z_app: jax.Array) -> jax.Array:
+    return lavae.decoder(z_app)

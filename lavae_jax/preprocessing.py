@@ -1,0 +1,169 @@
+"""From an image as it was taken to what a model sees: bright objects on a black canvas.
+
+Preprocessing belongs to a model. It is chosen when the model is trained, stored in the config that
+is saved with its weights, and applied to raw images wherever the model is used.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from lavae_jax.errors import UserError
+
+GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
+SIGNIFICANT = 6.0  # deviations of the background's noise
+BRIGHT = 0.9  # quantile of the significant pixels that the brightness of objects is read from
+DEVIATION_OF_MAD = 1.4826  # σ of a normal distribution, for a median absolute deviation of 1
+
+
+class ImageError(UserError, ValueError):
+    """An image or a collection of images cannot be used; the message says why."""
+
+
+class ImageTypeError(ImageError, TypeError):
+    """Pixels have a type whose range is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How raw images become the images that a model is trained on.
+
+    An image that is binary already passes through unchanged, but for `invert`.
+
+    Attributes:
+        channels: of the model's images, 1 or 3. Colours become grey where it is 1.
+        invert: whether objects are dark on a bright background.
+        threshold: pixels above it, on a scale from 0 to 1, are foreground. "auto" finds one for
+            each image (see `auto_threshold`). "stochastic" makes a pixel foreground with its
+            value for a probability, anew at each draw; this is for training.
+    """
+
+    channels: int
+    invert: bool = False
+    threshold: float | Literal["auto", "stochastic"] = "auto"
+
+    def __post_init__(self):
+        if self.channels not in (1, 3):
+            raise ImageError(f"channels={self.channels} must be 1 or 3")
+        is_number = not isinstance(self.threshold, str)
+        if is_number and not 0 <= self.threshold < 1:  # nan is neither
+            raise ImageError(f"threshold={self.threshold} must be at least 0 and below 1")
+        if not is_number and self.threshold not in ("auto", "stochastic"):
+            raise ImageError(
+                f"threshold={self.threshold!r} must be a number from 0 to 1, 'auto' or 'stochastic'"
+            )
+
+    def grey(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
+        """Levels from 0 to 1 with bright objects.
+
+        Args:
+            image: [H, W] or [H, W, 1 or 3], of a type that `as_levels` accepts.
+            name: of the image, for error messages.
+
+        Returns:
+            [H, W, channels], float32.
+        """
+        levels = as_levels(image, name)
+        if levels.shape[-1] == 3 and self.channels == 1:
+            levels = levels @ GREY
+        if levels.shape[-1] != self.channels:
+            raise ImageError(
+                f"{name} has {levels.shape[-1]} channel, and the model has {self.channels} (to "
+                f"train on such images, set config.model.channels={levels.shape[-1]})"
+            )
+        return 1 - levels if self.invert else levels
+
+    def foreground(self, grey: np.ndarray, random: np.random.Generator | None = None) -> np.ndarray:
+        """The binary image that a model sees.
+
+        Args:
+            grey: levels [H, W, channels], from `grey`.
+            random: for a stochastic threshold; without it, that is one half.
+
+        Returns:
+            [H, W, channels], float32, 0 or 1.
+        """
+        threshold = self.threshold
+        if is_binary(grey):
+            return grey.astype(np.float32)
+        if threshold == "stochastic":
+            drawn = random is not None
+            threshold = random.random(grey.shape, np.float32) if drawn else 0.5
+        elif threshold == "auto":
+            threshold = auto_threshold(grey)
+        return (grey > threshold).astype(np.float32)
+
+    def __call__(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
+        """What the model sees of a raw image: [H, W, channels], 0 or 1."""
+        return self.foreground(self.grey(image, name))
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> "Preprocessing":
+        """The preprocessing of a trained model, from its run's config.
+
+        Models of custom images have a number for a threshold. Those of scene data sets, which are
+        binary, have none: they find one for each image that is not.
+        """
+        dataset = config["dataset"]
+        threshold = dataset.get("threshold", "auto")
+        if threshold == "stochastic":
+            threshold = 0.5
+        elif threshold != "auto":
+            threshold = float(threshold)
+        return cls(config["model"]["channels"], bool(dataset.get("invert", False)), threshold)
+
+
+def as_levels(image: np.ndarray, name: str = "an image") -> np.ndarray:
+    """Any image as float32 levels from 0 to 1, [H, W, C].
+
+    Args:
+        image: [H, W] or [H, W, 1 or 3]: bool, uint8 (0 to 255), uint16 (0 to 65535) or float (0
+            to 1). Whole numbers of any type that are all 0 or 1 are taken for a binary image.
+        name: of the image, for error messages.
+    """
+    image = image[..., None] if image.ndim == 2 else image
+    if image.ndim != 3 or image.shape[-1] not in (1, 3) or 0 in image.shape:
+        raise ImageError(f"{name} has shape {image.shape}; expected [H, W], [H, W, 1] or [H, W, 3]")
+    if image.dtype == bool:
+        return image.astype(np.float32)
+    if image.dtype.kind not in "uif":
+        raise ImageTypeError(f"{name} is of type {image.dtype}; {_EXPECTED}")
+    low, high = float(image.min()), float(image.max())
+    if low >= 0 and high <= 1:
+        return image.astype(np.float32)
+    if image.dtype in _HIGHEST:
+        return image.astype(np.float32) / _HIGHEST[image.dtype]
+    if image.dtype.kind != "f":
+        raise ImageTypeError(f"{name} is of type {image.dtype}; {_EXPECTED}")
+    raise ImageError(
+        f"{name} is of type {image.dtype} and ranges from {low:g} to {high:g}; {_EXPECTED}"
+    )
+
+
+_HIGHEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65_535}
+_EXPECTED = (
+    "expected uint8 (0 to 255), uint16 (0 to 65535), float (0 to 1), bool, or whole numbers that "
+    "are all 0 or 1"
+)
+
+
+def is_binary(levels: np.ndarray) -> bool:
+    """Whether all levels are 0 or 1."""
+    return bool(((levels == 0) | (levels == 1)).all())
+
+
+def auto_threshold(grey: np.ndarray) -> float:
+    """A threshold halfway between the background and the objects of one image.
+
+    The background is the median, so objects must cover less than half of the image. Pixels that
+    are more than 6 deviations of its noise above it are those of objects; if there are none, the
+    image has no foreground.
+    """
+    background = float(np.median(grey))
+    noise = DEVIATION_OF_MAD * float(np.median(np.abs(grey - background)))
+    significant = grey[grey > background + SIGNIFICANT * noise + 1e-6]
+    if not significant.size:
+        return 1.0
+    return (background + float(np.quantile(significant, BRIGHT))) / 2

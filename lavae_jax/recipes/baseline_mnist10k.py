@@ -1,0 +1,9 @@
+"""The baseline on multi-MNIST-10k. See configs/baseline_mnist10k.py."""
+
+from lavae_jax.recipes import common
+
+
+def get_config(recipe: str = common.BY_DEVICE):
+    config = common.baseline("baseline_mnist10k", dataset="multi_mnist/10k", channels=1)
+    recipes = common.baseline_recipes(kernel=17, num_steps=50_000)
+    return common.make(config, recipe, **recipes)

@@ -1,0 +1,15 @@
+"""LAVAE on multi-dSprites. See configs/dsprites.py."""
+
+from lavae_jax.recipes import common
+
+
+def get_config(recipe: str = common.BY_DEVICE):
+    config = common.lavae(
+        "dsprites",
+        dataset="multi_dsprites",
+        channels=3,
+        sprite_size=21,
+        location_learning_rate=5e-4,
+    )
+    recipes = common.lavae_recipes({"components": 6_000}, appearance_steps=40_000)
+    return common.make(config, recipe, **recipes)

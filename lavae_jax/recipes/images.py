@@ -1,0 +1,25 @@
+"""LAVAE on images of your own. See configs/images.py."""
+
+from lavae_jax.recipes import common
+
+
+def get_config(recipe: str = "cpu"):
+    config = common.lavae(
+        "images", dataset="images", channels=1, sprite_size=17, location_learning_rate=1e-4
+    )
+    config.dataset = {
+        "name": "images",
+        "path": "",  # a folder, an .npy or .npz file, or tfds:name/config
+        "member": "",  # the array of an .npz, or the split of a TFDS data set
+        "data_dir": "",  # where TFDS finds it
+        "images": "",  # how many there are, and a fingerprint; filled in when a run starts
+        "canvas": 64,  # what is cut out of larger images at each step, in pixels
+        "invert": False,  # objects are dark on a bright background
+        "threshold": "otsu",  # or a number from 0 to 1, or stochastic
+        "unreadable": "refuse",  # or skip: files that cannot be read
+        "held_out": 0.1,  # a share of the images, or a number of them
+    }
+    recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
+    config = common.make(config, recipe, **recipes)
+    common.follow_sprite_size(config)
+    return config
