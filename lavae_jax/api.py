@@ -538,9 +538,9 @@ class Model(_Trained):
             )
         elif unexplained > MOSTLY_UNEXPLAINED * foreground:
             _warn(
-                f"{unexplained / foreground:.0%} of the foreground is out of reach of every "
-                "detected object. The model finds objects like those that it was trained on, of "
-                f"up to {self.settings.sprite_size} pixels"
+                f"{unexplained / foreground:.0%} of the foreground of these images is out of reach "
+                "of every detected object. The model finds objects like those that it was trained "
+                f"on, of up to {self.settings.sprite_size} pixels"
             )
 
 

@@ -191,6 +191,8 @@ def _as_bytes(image):
 def open_crops(config: ConfigDict) -> Crops:
     """What a run whose data set is called `images` is trained on."""
     dataset, channels = config.dataset, config.model.channels
+    if dataset.canvas < 1:
+        raise ImageError(f"config.dataset.canvas={dataset.canvas} must be at least 1")
     if dataset.unreadable not in ("refuse", "skip"):
         raise ImageError(f"config.dataset.unreadable={dataset.unreadable!r}: 'refuse' or 'skip'")
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)

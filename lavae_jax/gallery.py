@@ -3,17 +3,18 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import sklearn.cluster
 
 from lavae_jax import evaluation, figures
 from lavae_jax.api import Baseline, Model
 from lavae_jax.figures import COLORS, Cross, Curve, Figure, Frame, Panel
-from lavae_jax.input_pipeline import Source
 from lavae_jax.scene import Index, Scene
+
+if TYPE_CHECKING:
+    from lavae_jax.input_pipeline import Source
 
 # --- objects that are marked -------------------------------------------------
 
@@ -91,8 +92,8 @@ class Gallery:
 
     model: Model
     beside: Sequence[Model | Baseline]  # whose samples are shown beside the model's
-    test: Source
-    crowd: Source
+    test: "Source"
+    crowd: "Source"
     records: Sequence[dict] = ()
     seed: int = 0
     rows: int = 6
@@ -108,7 +109,7 @@ class Gallery:
 
     # --- what is seen, and dreamt ------------------------------------------------
 
-    def reconstruction(self, source: Source) -> Figure:
+    def reconstruction(self, source: "Source") -> Figure:
         images = self._images(source, at_least=1)
         scene = self.model.infer(images)
         seen = self.model.render(scene), scene, self.model.sprites(scene)
@@ -140,13 +141,13 @@ class Gallery:
 
     # --- what is edited ----------------------------------------------------------
 
-    def swap(self, source: Source) -> Figure:
+    def swap(self, source: "Source") -> Figure:
         scene = self.model.infer(self._images(source, at_least=2))
         edits = {"reconstruction": scene, "objects 0 and 1 swapped": scene.swap(0, 1)}
         rows = [_rendered(self.model, edited, BOTH) for edited in edits.values()]
         return self._panels(rows, row_titles=list(edits))
 
-    def location_traversal(self, source: Source) -> Figure:
+    def location_traversal(self, source: "Source") -> Figure:
         """An object goes around the canvas on an ellipse."""
         scene = self.model.infer(self._images(source, at_least=1))
         chosen = self._pick(scene)
@@ -160,7 +161,7 @@ class Gallery:
         columns = [_rendered(self.model, each, {"": chosen}) for each in moved]
         return self._panels(_transposed(columns), column_titles=titles)
 
-    def appearance_traversal(self, source: Source) -> Figure:
+    def appearance_traversal(self, source: "Source") -> Figure:
         """One coordinate of an object's appearance goes over 2.5 of the prior's standard
         deviations either way: from -2.5 to 2.5 for N(0, I).
 
@@ -210,7 +211,7 @@ class Gallery:
 
     # --- parts -------------------------------------------------------------------
 
-    def _images(self, source: Source, at_least: int) -> np.ndarray:
+    def _images(self, source: "Source", at_least: int) -> np.ndarray:
         """The first scenes with enough objects; then others, if there are too few."""
         batch = source.read(range(min(len(source), 40 * self.rows)))
         order = np.argsort(batch["count"] < at_least, kind="stable")
@@ -271,6 +272,8 @@ def kinds(model: Model, scene: Scene, number: int, columns: int = 8) -> Figure:
     nearest to its middle, and how many there are. The largest groups come first."""
     appearance = np.asarray(scene.appearance)[np.asarray(scene.present)]
     number = min(number, len(np.unique(appearance.round(3), axis=0)))
+    import sklearn.cluster
+
     groups = sklearn.cluster.KMeans(number, n_init=4, random_state=0).fit(appearance)
     sizes = np.bincount(groups.labels_, minlength=number)
     middle = groups.transform(appearance).argmin(0)

@@ -6,15 +6,17 @@ process reads its own contiguous part of it, and splits that over its devices.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grain
 import jax
 import numpy as np
-import tensorflow_datasets as tfds
 from jax.experimental import multihost_utils
 
 from lavae_jax.errors import UserError
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
 
 Batch = dict[str, np.ndarray]
 
@@ -83,7 +85,7 @@ class Split:
     """A split of a data set, of which only the named features are decoded."""
 
     records: Sequence[bytes]
-    features: tfds.features.FeaturesDict
+    features: "tfds.features.FeaturesDict"
     folder: str
     varies = False
 
@@ -125,8 +127,10 @@ class Part:
 
 
 def open_split(
-    builder: tfds.core.DatasetBuilder, split: str, features: Sequence[str] = ("image",)
+    builder: "tfds.core.DatasetBuilder", split: str, features: Sequence[str] = ("image",)
 ) -> Split:
+    import tensorflow_datasets as tfds
+
     raw = tfds.decode.DeserializeMethod.RAW_BYTES
     wanted = {name: builder.info.features[name] for name in features}
     records = builder.as_data_source(split, deserialize_method=raw)

@@ -145,9 +145,13 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
 
 
 def find(path: str | pathlib.Path) -> pathlib.Path:
-    for candidate in (pathlib.Path(path), SHIPPED / str(path)):
-        if candidate.is_dir():
-            return candidate.resolve()
+    """A model's folder. Shipped weights are not hidden by a folder that has no model in it."""
+    folder, shipped = pathlib.Path(path), SHIPPED / str(path)
+    is_model = any((folder / name).exists() for name in (CONFIG, "meta.json"))
+    if folder.is_dir() and (is_model or str(path) not in names()):
+        return folder.resolve()
+    if str(path) in names():
+        return shipped.resolve()
     raise FileNotFoundError(
         f"{path} is neither a folder nor shipped weights ({', '.join(names()) or 'none yet'})"
     )

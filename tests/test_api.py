@@ -1,15 +1,21 @@
+import collections
 import dataclasses
+import functools
 
 import handmade
 import jax
 import numpy as np
 import pytest
+import scipy.ndimage
+from conftest import SMALL
 from handmade import PAIR, picture
 
+import datasets
 import lavae_jax
 from configs import baseline_mnist1k
-from lavae_jax import api, model_files, prior
+from lavae_jax import api, batching, decomposition, inference, model_files, networks, prior
 from lavae_jax.model import initialise
+from lavae_jax.settings import LocationSettings
 from lavae_jax.training import checkpoints
 from lavae_jax.training.checkpoints import CheckpointError
 
@@ -186,6 +192,31 @@ def test_other_bad_inputs_are_explained(model, scene):
         model.render(wide)
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: m.infer(IMAGES, max_objects=2.5), TypeError, "max_objects=2.5 must be a whole"),
+        (lambda m: m.infer(IMAGES, max_objects=0), ValueError, "max_objects=0 must be at least 1"),
+        (lambda m: m.infer(IMAGES, min_score=float("nan")), ValueError, "min_score=nan"),
+        (lambda m: m.infer(IMAGES, key=2**70), ValueError, "more than 64 bits"),
+        (lambda m: m.infer(IMAGES, key=1, min_score=0.5), ValueError, "neither max_objects nor"),
+        (lambda m: m.infer(-IMAGES), ValueError, "ranges from -1 to"),
+        (lambda m: m.sample(0, 6, count=[2.5]), ValueError, "expected whole numbers from 0 to 10"),
+        (lambda m: m.sample(0, 6, count=[1.5, 3]), ValueError, "expected whole numbers"),
+        (lambda m: m.sample(0, 6, count=[-1]), ValueError, "expected whole numbers"),
+        (lambda m: m.sample(0, 6, canvas=(-64, 64)), ValueError, "canvas height=-64"),
+        (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "fewer pixels than the 10 objects"),
+        (lambda m: m.sample(0, 6, canvas=64), ValueError, r"canvas=64 must be \(height, width\)"),
+        (lambda m: m.bound(IMAGES, num_samples=2.5), TypeError, "num_samples=2.5 must be a whole"),
+        (lambda m: m.with_settings(max_objects=20), ValueError, "the support of p"),
+        (lambda m: m.with_preprocessing(threshold=float("nan")), ValueError, "threshold=nan must"),
+    ],
+)
+def test_bad_arguments_are_explained(model, call, error, message):
+    with pytest.raises(error, match=message):
+        call(model)
+
+
 def test_prior_samples_have_the_counts_asked_for(model):
     scene = model.sample(0, 40, count=[4, 5], canvas=(30, 30))
     assert set(scene.count.tolist()) == {4, 5}
@@ -290,6 +321,34 @@ def test_a_mixture_of_the_two_objects_that_there_are_knows_little_else(model):
     assert bounds[0][2] == bounds[1][2] == 0
 
 
+def test_the_bound_is_a_pure_function_under_jit_and_measure_says_that_it_is_none(model, scene):
+    whole = model.bound(IMAGES, num_samples=3, max_objects=10).log_p
+    traced = jax.jit(lambda x: model.bound(x, num_samples=3).log_p)(IMAGES)
+    np.testing.assert_allclose(traced, whole, rtol=1e-5)
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(model.measure)(scene)
+
+
+def test_an_image_costs_one_pass_of_each_network(model, monkeypatch):
+    passes = collections.Counter()
+    in_batches = batching.in_batches
+
+    def counting(function, module, variables, inputs, *args, **kwargs):
+        name = getattr(function, "__name__", "partial")
+        passes[name] += len(inputs[0]) if len(np.shape(inputs[0])) else 1
+        return in_batches(function, module, variables, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(batching, "in_batches", counting)
+    images = [IMAGES[0], IMAGES[1, :15], IMAGES[2]]
+    scenes = model.infer(images)
+    objects = sum(int(scene.count[0]) for scene in scenes)
+    assert passes == {"_log_odds_and_peaks": 3, "_mean_appearances": objects}
+    passes.clear()
+    records = lavae_jax.analyse(model, images)
+    assert [len(record["objects"]) for record in records] == [int(s.count[0]) for s in scenes]
+    assert passes == {"_log_odds_and_peaks": 3, "_mean_appearances": objects, "_sprites": objects}
+
+
 def test_methods_are_pure_functions_under_jit_and_grad(model, scene):
     for images in (IMAGES, (255 * IMAGES).astype(np.uint8), IMAGES > 0, IMAGES[..., 0]):
         np.testing.assert_array_equal(jax.jit(model.infer)(images).location, scene.location)
@@ -340,3 +399,97 @@ def test_a_baseline_reconstructs_samples_and_is_bounded():
     assert np.asarray(model.reconstruct(IMAGES)).shape == IMAGES.shape
     assert np.asarray(model.sample(0, 2, canvas=(16, 24))).shape == (2, 16, 24, 1)
     assert np.isfinite(model.bound(IMAGES, num_samples=3).log_p).all()
+
+
+def test_a_baseline_s_arguments_are_checked():
+    config = baseline_mnist1k.get_config("tiny")
+    variables = initialise(model_files.make_module(config), jax.random.key(0))
+    model = model_files.build(config, checkpoints.flatten(variables))
+    with pytest.raises(ValueError, match="num_images=-1 must be at least 0"):
+        model.sample(0, -1)
+    assert np.asarray(model.sample(0, 1, canvas=[64, 64])).shape == (1, 64, 64, 1)
+    with pytest.raises(TypeError, match="max_objects"):
+        model.bound(IMAGES, max_objects=3)
+
+
+# --- preprocessing -----------------------------------------------------------
+
+
+def digits(seed=0, number=12):
+    return datasets.make_builder("multi_mnist/1k", **SMALL).draw(number, seed, (3, 3)).image
+
+
+@pytest.mark.parametrize(
+    "degrade",
+    [
+        lambda x, rng: x,
+        lambda x, rng: np.clip(0.9 * x + rng.normal(25 / 255, 0.03, x.shape), 0, 1),
+        lambda x, rng: np.maximum(x, 30 / 255),
+        lambda x, rng: 0.4 * x,
+        lambda x, rng: scipy.ndimage.gaussian_filter(x, (0, 1, 1, 0)),
+    ],
+    ids=["binary", "noise", "background", "dim", "blurred"],
+)
+def test_a_trained_model_counts_digits_however_they_were_photographed(degrade):
+    model = lavae_jax.load("mnist1k")
+    images = degrade(digits() / 255, np.random.default_rng(0)).astype(np.float32)
+    count = np.asarray(model.infer(images).count)
+    assert (count == 3).sum() >= 11
+    records = lavae_jax.analyse(model, list(np.rint(255 * images).astype(np.uint8)))
+    assert [record["count"] for record in records] == count.tolist()
+
+
+def test_an_image_without_objects_has_no_foreground():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0.4, 0.05, (4, 64, 64, 1)).clip(0, 1)
+    preprocessing = lavae_jax.Preprocessing(1)
+    for image in (*noise, rng.random((64, 64, 1)), np.full((64, 64), 0.3)):
+        assert preprocessing(image).sum() == 0
+    noise[0, 20:30, 20:30] = 0.9
+    np.testing.assert_array_equal(
+        np.argwhere(preprocessing(noise[0]))[[0, -1], :2], [[20, 20], [29, 29]]
+    )
+
+
+# --- sizes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint", ["mnist1k", "dsprites"])
+def test_padding_changes_nothing(checkpoint):
+    """Odd sizes, objects that are cut by the border, and rotations."""
+    model = lavae_jax.load(checkpoint)
+    name = model.config.dataset.name
+    drawn = datasets.make_builder(name, **SMALL, canvas=110).draw(4, 3, (3, 3)).image
+    for rows, columns in ((64, 64), (57, 71), (100, 100), (33, 90)):
+        cut = drawn[:, 7 : 7 + rows, 3 : 3 + columns]
+        for images in (cut, cut[:, ::-1, ::-1]):
+            x = model.preprocess(images)
+            size = np.full((len(x), 2), x.shape[1:3], np.int32)
+            padded = np.pad(x, ((0, 0), (0, -rows % 32), (0, -columns % 32), (0, 0)))
+            expected = model._run(decomposition.log_odds, x)
+            logits = model._run(decomposition.log_odds, padded, size)[:, :rows, :columns]
+            np.testing.assert_allclose(logits, expected, atol=2e-4)
+            inside = inference_count(model, x)
+            found = model.detect(images)
+            assert [len(one.location) for one in found] == inside
+            for one in found:
+                assert (one.location >= 0).all()
+                assert (one.location < [rows, columns]).all()
+
+
+def inference_count(model, x):
+    """By the form that training uses."""
+    scene = model._run(functools.partial(inference.infer, max_objects=20), x)
+    return np.asarray(scene.count).tolist()
+
+
+def test_a_blurred_location_network_is_not_changed_by_padding_either():
+    settings = LocationSettings(width=4, blocks=1, head_width=4, space_to_depth=4, blurred=True)
+    network = networks.LocationNet(settings, networks.Execution())
+    x = jax.random.uniform(jax.random.key(0), (2, 21, 30, 1))
+    variables = network.init(jax.random.key(1), x)
+    variables = jax.tree.map(lambda a: a + 0.3, variables)  # biases that are not 0
+    padded = np.pad(x, ((0, 0), (0, 11), (0, 2), (0, 0)))
+    size = np.full((2, 2), (21, 30))
+    logits = network.apply(variables, padded, size)[:, :21, :30]
+    np.testing.assert_allclose(logits, network.apply(variables, x), rtol=1e-4, atol=1e-4)

@@ -14,9 +14,11 @@ from conftest import ROOT
 from micro import metrics, newest
 from PIL import Image
 
+import lavae_jax
 from configs import images as config_of_images
 from lavae_jax import crops, images, input_pipeline, objects
 from lavae_jax.input_pipeline import ProcessShard
+from lavae_jax.playground import engine
 from lavae_jax.preprocessing import ImageError, Preprocessing, as_levels
 
 RANDOM = np.random.default_rng(0)
@@ -259,6 +261,10 @@ def test_other_images_have_another_fingerprint(tmp_path):
     first = folder(1, 2)
     assert folder(1, 2) == first
     assert folder(1, 2, 3) != first
+    assert folder(1, 3) != folder(1, 2)  # of the same names and sizes
+    three = np.zeros((3, 4, 4))
+    three[1] = 1  # neither the first nor the last
+    assert array(three).fingerprint != array(np.zeros((3, 4, 4))).fingerprint
     assert array(np.zeros((2, 4, 4))).fingerprint != array(np.ones((2, 4, 4))).fingerprint
     assert array(np.zeros((2, 4, 4))).fingerprint != array(np.zeros((3, 4, 4))).fingerprint
 
@@ -276,6 +282,34 @@ def test_stacks_and_damaged_files_are_named(tmp_path):
     (tmp_path / "gamma.png").write_bytes(header + chunk + rest)
     with pytest.raises(ImageError, match=r"gamma.png cannot be read"):
         images.read_image(tmp_path / "gamma.png")
+
+
+def test_orientation_formats_and_large_files(tmp_path, monkeypatch):
+    upright = Image.fromarray(GREY)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned
+    upright.save(tmp_path / "turned.png", exif=exif)
+    np.testing.assert_array_equal(images.read_image(tmp_path / "turned.png"), np.rot90(GREY, -1))
+    upright.save(tmp_path / "a.webp", lossless=True)
+    upright.save(tmp_path / "b.gif")
+    assert len(images.open_images(str(tmp_path))) == 3
+    for name in ("a.webp", "b.gif"):
+        read = as_levels(images.read_image(tmp_path / name))
+        np.testing.assert_allclose(read.mean(-1), GREY / 255, atol=0.02)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # above twice as many, Pillow refuses
+    assert images.read_image(tmp_path / "turned.png").shape == (9, 6)
+    assert Image.MAX_IMAGE_PIXELS == 10
+
+
+def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path):
+    Image.fromarray(GREY).save(tmp_path / "1.png")
+    (tmp_path / "2.png").symlink_to(tmp_path / "nowhere.png")
+    opened = images.open_images(str(tmp_path))
+    assert opened.fingerprint
+    made = Preprocessing(1, False, 0.5)
+    assert crops.Crops(opened, made, (6, 9), skip_unreadable=True).names == ["1.png"]
+    records = lavae_jax.analyse(handmade.model(), opened)
+    assert [bool(record["error"]) for record in records] == [False, True]
 
 
 def test_unreadable_files_can_be_skipped(tmp_path):
@@ -342,27 +376,80 @@ def folder(tmp_path):
     return folder
 
 
-def test_a_run_on_a_folder_is_taken_up_bit_for_bit(folder, launch, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def training(folder, workdir, steps, config="configs/images.py:cpu", **changes):
+    """The program and its flags for a short run on a folder of dark objects."""
     fields = {**micro.FIELDS, **micro.LAVAE_FIELDS, "dataset.held_out": 4}
     fields |= {"curriculum.auxiliary.steps": 1, "curriculum.peaks.steps": 1}
     fields |= {"dataset.path": folder, "dataset.invert": True, "dataset.canvas": 24}
-    fields |= {"dataset.threshold": "stochastic", "model.sprite_size": 5}
+    fields |= {"model.sprite_size": 5, "num_train_steps": steps, "optimizer.decay_steps": 0}
     del fields["dataset.overrides"], fields["model.appearance.window"]
+    flags = [f"--config.{field}={value}" for field, value in (fields | changes).items()]
+    return ["train.py", f"--config={config}", *flags, f"--workdir={workdir}"]
 
-    def arguments(workdir, steps):
-        changes = {**fields, "num_train_steps": steps, "optimizer.decay_steps": 0}
-        flags = [f"--config.{field}={value}" for field, value in changes.items()]
-        return ["train.py", "--config=configs/images.py:cpu", *flags, f"--workdir={workdir}"]
 
+def test_a_run_on_a_folder_is_taken_up_bit_for_bit(folder, launch, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    stochastic = {"dataset.threshold": "stochastic"}
     for workdir, steps in (("whole", 4), ("pieces", 2), ("pieces", 4)):
-        run = launch(*arguments(tmp_path / workdir, steps))
+        run = launch(*training(folder, tmp_path / workdir, steps, **stochastic))
         assert run.returncode == 0, run.stderr
     assert "held-out count" not in run.stdout  # nobody knows it
     whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
     for name, values in whole.arrays.items():
         np.testing.assert_array_equal(values, pieces.arrays[name], err_msg=name)
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+
+
+def test_a_run_is_not_taken_up_with_other_images(folder, launch, tmp_path, monkeypatch):
+    """Of the same names and sizes."""
+    monkeypatch.chdir(tmp_path)
+    arguments = training(folder, tmp_path / "run", 2, config="images:cpu")
+    assert launch(*arguments).returncode == 0
+    content = bytearray((folder / "00.png").read_bytes())
+    other = np.asarray(Image.open(folder / "00.png"))[::-1]
+    Image.fromarray(other).save(folder / "00.png")
+    (folder / "00.png").write_bytes((folder / "00.png").read_bytes().ljust(len(content), b"\0"))
+    again = launch(*arguments)
+    assert again.returncode == 1
+    assert "dataset.images" in again.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*out of reach")
+def test_python_the_command_and_the_page_find_the_same_objects(launch, tmp_path, monkeypatch):
+    """Of a model that was trained on dark objects with noise."""
+    monkeypatch.chdir(ROOT)
+    folder, rng = tmp_path / "noisy", np.random.default_rng(0)
+    folder.mkdir()
+    drawn = [handmade.picture((3 + k, 5, False), (8, 15, True), canvas=(24, 24)) for k in range(8)]
+    for k, lit in enumerate(drawn):
+        levels = 0.8 - 0.6 * lit[..., 0] + rng.normal(0, 0.04, lit.shape[:2])
+        Image.fromarray(np.rint(255 * levels).astype(np.uint8)).save(folder / f"{k}.png")
+    low = {"model.threshold": -0.5}  # a network that has hardly been trained finds something
+    assert launch(*training(folder, tmp_path / "run", 4, **low)).returncode == 0
+    flags = [f"--checkpoint={tmp_path / 'run'}", f"--images={folder}"]
+    result = launch("infer.py", *flags, f"--output={tmp_path / 'found.jsonl'}")
+    assert result.returncode == 0, result.stderr
+    records = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert sum(record["count"] for record in records) > 0
+
+    model = lavae_jax.load(tmp_path / "run")
+    assert model.preprocessing.invert
+    assert 0.3 < model.preprocessing.threshold < 0.7
+    playground = engine.Engine({"run": model})
+    for k, record in enumerate(records):
+        raw = np.asarray(Image.open(folder / f"{k}.png"))
+        np.testing.assert_array_equal(model.preprocess(raw)[0], drawn[k])
+        scene = model.infer(raw)
+        (measured,) = model.measure(scene)
+        for ours, theirs in zip(measured, record["objects"], strict=True):
+            assert (ours.row, ours.column) == pytest.approx((theirs["row"], theirs["column"]))
+            assert ours.score == pytest.approx(theirs["score"])
+        colours = engine.to_base64(np.repeat(raw[..., None], 3, -1))
+        sent = {"model": "run", "height": 24, "width": 24, "colours": colours, "invert": True}
+        (seen,) = playground.preprocess([sent])
+        (answer,) = playground.infer([{"model": "run", **seen}])
+        found = [thing["location"] for thing in answer["objects"]]
+        assert found == np.asarray(scene.location)[0, : int(scene.count[0])].tolist()
 
 
 def read_rows(path):

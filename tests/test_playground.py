@@ -154,7 +154,7 @@ REFUSED = [
     ("/infer", {"model": NAME, "image": "x"}, "no image in the request"),
     ("/infer", {"model": NAME, "image": {**GOOD, "height": 4096}}, "64x64 pixels"),
     ("/infer", {"model": NAME, "image": {**GOOD, "channels": 3}}, "64x64 pixels and 1"),
-    ("/infer", {"model": NAME, "image": {**GOOD, "bits": "AAAA"}}, "has 3 bytes, and not 512"),
+    ("/infer", {"model": NAME, "image": {**GOOD, "bits": "AAAA"}}, "has 3 bytes; expected 512"),
     ("/infer", {"model": NAME, "image": {**GOOD, "bits": "%"}}, "cannot be read"),
     ("/infer", {"model": NAME, "image": {**GOOD, "bits": 7}}, "cannot be read"),
     ("/infer", {"model": NAME, "kind": "x", "image": GOOD}, "kind must be one of"),

@@ -36,7 +36,7 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_devices_and_processe
     assert "entropy of the data 22.57" in one.stdout
     warnings = [line for line in one.stderr.splitlines() if "Warning" in line]
     # The handmade model knows single pixels, and says that digits are none.
-    assert all("does not explain these images" in line for line in warnings)
+    assert all("out of reach of every detected object" in line for line in warnings)
     first, second = start_two(*arguments("two.json"), JAX_NUM_CPU_DEVICES="2")
     for process in (first, second):
         stdout, stderr = process.communicate(timeout=120)
@@ -84,17 +84,17 @@ MISTAKES = [
     (["evaluate.py", "--checkpoint=nowhere"], "neither a folder nor shipped weights"),
     (
         ["evaluate.py", "--checkpoint={run}", "--split=validation"],
-        "--split=validation: there are train, test",
+        "--split=validation: expected one of train, test",
     ),
     (
         ["evaluate.py", "--checkpoint=mnist1k", "--data_dir={tmp}/data", "--split=tset"],
-        "--split=tset: there are train, test, test_7",
+        "--split=tset: expected one of train, test, test_7",
     ),
     (["evaluate.py", "--checkpoint={run}", "--output={tmp}"], "is a folder; name a file"),
     (["evaluate.py", "--checkpoint={run}", "--output={tmp}/no/such/x.json"], "is not a folder"),
     (["evaluate.py", "--checkpoint=baseline_mnist1k", "--support=peaks"], "--support is for LAVAE"),
     (["evaluate.py", "--checkpoint={run}", "--num_processes=2"], "--process_id missing"),
-    (["show_data.py", "--split=test_8"], "--split=test_8: there are train, test, test_7"),
+    (["show_data.py", "--split=test_8"], "--split=test_8: expected one of train, test, test_7"),
     (["figures.py", "--checkpoint=mnist1k", "--output={tmp}/file"], "is not a folder"),
     (["figures.py", "--checkpoint=mnist1k", "--figure=swop"], "there are only reconstruction"),
     (
@@ -109,11 +109,22 @@ MISTAKES = [
         ["infer.py", "--checkpoint=mnist1k", "--images=.", "--output=x.txt"],
         "--output=x.txt: the ending must be one of .csv, .jsonl, .json",
     ),
-    (["infer.py", "--checkpoint=baseline_mnist1k", "--images=."], "a baseline knows no objects"),
+    (
+        ["infer.py", "--checkpoint=baseline_mnist1k", "--images=."],
+        "a baseline, which has no objects",
+    ),
     (["infer.py", "--checkpoint=mnist1k", "--images=."], "has no images (.png"),
     (["show_data.py", "--dataset=images"], "no images are named"),
-    (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline knows no objects"),
+    (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline, which has no objects"),
     (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to others"),
+    (
+        ["evaluate.py", "--checkpoint=mnist1k", "--dataset=multi_dsprites"],
+        "scenes of multi_dsprites have 3 channels, and the model mnist1k has 1",
+    ),
+    (["demo.py", "--output=d.xyz"], "--output=d.xyz: the ending must be one of .png, .pdf"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=.", "--min_score=nan"], "from 0 to 1"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=.", "--threshold=nan"], "threshold=nan must"),
+    (["playground.py", "--host=no.such.example"], "expected an address of this machine"),
 ]
 
 

@@ -6,23 +6,33 @@ import subprocess
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from packaging.requirements import Requirement
+from PIL import Image
 
 USE = """
 import sys
 import numpy as np
 import lavae_jax
-import lavae_jax.evaluation, lavae_jax.gallery, lavae_jax.table, lavae_jax.training.loop
 
-assert not {"datasets", "configs", "pytest", "tensorflow", "torch"} & set(sys.modules)
 model = lavae_jax.load("mnist1k")
 scene = model.sample(key=1, num_scenes=4, count=[2])
 images = np.asarray(model.render(scene))
 assert images.shape == (4, 64, 64, 1)
 print(model.infer(images.round()))
+assert len(lavae_jax.analyse(model, images.round())) == 4
+others = {"datasets", "configs", "pytest", "tensorflow", "torch", "grain", "matplotlib", "skimage"}
+assert not others & set(sys.modules)
 """
+FEW_STEPS = [
+    "--config.curriculum.auxiliary.steps=1",
+    "--config.curriculum.peaks.steps=1",
+    "--config.optimizer.decay_steps=1",
+    "--config.num_train_steps=3",
+    "--config.batch_size=2",
+]
 
 
 def run(*command, **kwargs):
@@ -68,20 +78,66 @@ def closure(names):
     return found.values()
 
 
-def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
-    """With what it asks for and nothing else, in a folder that holds nothing."""
-    run(sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty"), check=True)
-    site = next((tmp_path / "empty" / "lib").glob("*/site-packages"))
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """A virtual environment with the wheel, what it asks for, and nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder), check=True)
+    site = next((folder / "lib").glob("*/site-packages"))
     zipfile.ZipFile(wheel).extractall(site)
-    (metadata,) = importlib.metadata.distributions(path=[str(site)])
-    asked_for = [r for r in metadata.requires if "extra ==" not in r]
-    for distribution in closure(asked_for):
+    link(site)
+    return folder
+
+
+def link(site, extra=""):
+    """Adds what the package asks for, or what an extra does."""
+    (metadata,) = importlib.metadata.distributions(path=[str(site)], name="lavae_jax")
+    asked_for = map(Requirement, metadata.requires)
+    wanted = [str(r) for r in asked_for if not r.marker or r.marker.evaluate({"extra": extra})]
+    for distribution in closure(r.partition(";")[0] for r in wanted):
+        if distribution.name == "lavae_jax":
+            continue
         for top in {path.parts[0] for path in distribution.files} - {"..", "__pycache__"}:
-            link = site / top
-            if not link.exists():
-                link.symlink_to(distribution.locate_file(top))
-    (tmp_path / "folder").mkdir()
-    python = tmp_path / "empty" / "bin" / "python"
-    result = run(python, "-I", "-c", USE, cwd=tmp_path / "folder")
+            if not (site / top).exists():
+                (site / top).symlink_to(distribution.locate_file(top))
+
+
+def test_a_trained_model_can_be_used_without_what_training_needs(environment, tmp_path):
+    """In a folder that holds nothing."""
+    result = run(environment / "bin" / "python", "-I", "-c", USE, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("Scene(4 of 64x64 pixels")
+    lavae = [environment / "bin" / "python", "-I", "-m", "lavae_jax.commands.main"]
+    result = run(*lavae, "demo", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == "error: matplotlib is not installed: pip install 'lavae_jax[figures]'\n"
+
+
+def test_the_commands_work_outside_of_the_checkout(environment, tmp_path):
+    link(next((environment / "lib").glob("*/site-packages")), extra="train")
+    lavae = [environment / "bin" / "python", "-I", "-m", "lavae_jax.commands.main"]
+    demo = run(*lavae, "demo", "--scenes=2", "--checkpoint=mnist1k_mixture", cwd=tmp_path)
+    assert demo.returncode == 0, demo.stderr
+    assert demo.stdout.count("3 objects (true: 3)") == 2
+    assert (tmp_path / "demo.png").exists()
+    (tmp_path / "own").mkdir()
+    for k in range(6):
+        image = np.zeros((64, 64), np.uint8)
+        image[10 + k : 20 + k, 12:19] = image[40:46, 50:58] = 255
+        Image.fromarray(image).save(tmp_path / "own" / f"{k}.png")
+    train = run(
+        *lavae,
+        "train",
+        "--config=images",
+        "--config.dataset.path=own",
+        "--config.dataset.held_out=2",
+        *FEW_STEPS,
+        cwd=tmp_path,
+    )
+    assert train.returncode == 0, train.stderr
+    infer = run(*lavae, "infer", "--checkpoint=runs/images-cpu", "--images=own", cwd=tmp_path)
+    assert infer.returncode == 0, infer.stderr
+    assert (tmp_path / "objects.csv").exists()
+    scenes = run(*lavae, "train", "--config=mnist1k:tiny", cwd=tmp_path)
+    assert scenes.returncode == 1
+    assert "run this command from a checkout" in scenes.stderr

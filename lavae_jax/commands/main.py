@@ -30,4 +30,20 @@ def main() -> None:
     if name not in COMMANDS:
         sys.exit(f"error: there is no command {name!r}\n\n{usage()}")
     sys.argv = [f"lavae {name}", *sys.argv[2:]]
-    importlib.import_module(f"lavae_jax.commands.{name}").run()
+    try:
+        command = importlib.import_module(f"lavae_jax.commands.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("lavae_jax"):
+            raise
+        sys.exit(f"error: {error.name} is not installed: pip install 'lavae_jax[{_extra(name)}]'")
+    command.run()
+
+
+def _extra(command: str) -> str:
+    """The part of the package that a command needs."""
+    extras = {"demo": "figures", "playground": "playground", "evaluate": "train,data"}
+    return extras.get(command, "train")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ else about the program reaches the page.
 
 import base64
 import binascii
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,15 +60,24 @@ def unpack(content: Any, shape: tuple[int, int, int]) -> np.ndarray:
     if tuple(content.get(side) for side in ("height", "width", "channels")) != shape:
         height, width, channels = shape
         raise Refused(f"This model's images have {height}x{width} pixels and {channels} channels.")
+    size = math.prod(shape)
+    bits = np.unpackbits(_bytes(content.get("bits"), -(-size // 8)), count=size)
+    return bits.reshape(shape).astype(np.float32)
+
+
+def _bytes(text: Any, length: int) -> np.ndarray:
+    """[length], from base64."""
     try:
-        packed = base64.b64decode(content.get("bits") or "", validate=True)
+        content = base64.b64decode(text or "", validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise Refused("The image cannot be read.") from None
-    size = math.prod(shape)
-    if len(packed) != -(-size // 8):
-        raise Refused(f"The image has {len(packed)} bytes, and not {-(-size // 8)}.")
-    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=size)
-    return bits.reshape(shape).astype(np.float32)
+    if len(content) != length:
+        raise Refused(f"The image has {len(content)} bytes; expected {length}.")
+    return np.frombuffer(content, np.uint8)
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[tuple[str, int], tuple[str, int]]:
+    return ("height", shape[0]), ("width", shape[1])
 
 
 def _whole(value: Any, name: str, least: int, most: int) -> int:
@@ -104,7 +114,7 @@ class Engine:
     ):
         self._draw = draw
         self._preprocessing = {name: model.preprocessing for name, model in models.items()}
-        # The page has images as a model sees them, but for files (see `see`).
+        # The page has images as a model sees them, but for files (see `preprocess`).
         self.models = {n: model.with_preprocessing(invert=False) for n, model in models.items()}
         self._about: dict[str, Json] = {}
         self._canvases: dict[str, tuple[int, int]] = {}
@@ -196,6 +206,28 @@ class Engine:
         return np.asarray(model.render(dreamt)).round()
 
     # --- scenes ------------------------------------------------------------------
+
+    def preprocess(self, requests: Sequence[Json]) -> list[Json]:
+        """What a model sees of files: {model, height, width, colours, invert} -> {image}.
+
+        `colours` are bytes, three a pixel. The image is in the middle of the canvas. `invert` is
+        for objects that are dark on a bright background.
+        """
+        answers = []
+        for request in requests:
+            name = request.get("model")
+            self.model(name)
+            shape = self._shape(name)
+            height, width = (_whole(request.get(k), k, 1, n) for k, n in _sides(shape))
+            raw = _bytes(request.get("colours"), 3 * height * width).reshape(height, width, 3)
+            preprocessing = self._preprocessing[name]
+            if request.get("invert") is True:
+                preprocessing = dataclasses.replace(preprocessing, invert=True)
+            image = np.zeros(shape, np.float32)
+            top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
+            image[top : top + height, left : left + width] = preprocessing(raw)
+            answers.append({"image": pack(image)})
+        return answers
 
     def fresh(self, requests: Sequence[Json]) -> list[Json]:
         """Images of new scenes: {model, count, seed} -> {image}."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -24,7 +24,7 @@ from lavae_jax.playground.engine import SIZE, Engine, Json, Refused
 
 STATIC = pathlib.Path(__file__).with_name("static")
 ANY_ADDRESS = "*"  # among hosts, for one that is given by numbers
-LARGEST_BODY = 256 * 1024  # bytes
+LARGEST_BODY = 1024 * 1024  # bytes
 WAITING = 512  # requests at most
 HEADERS = {
     "content-security-policy": (
@@ -124,6 +124,9 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
     async def scene(request: Request) -> Response:
         return await answer(request, {"fresh": engine.fresh, "prior": engine.dream})
 
+    async def preprocess(request: Request) -> Response:
+        return await answer(request, {None: engine.preprocess})
+
     async def infer(request: Request) -> Response:
         return await answer(request, {None: engine.infer})
 
@@ -148,12 +151,18 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
             Route("/", page),
             Route("/models", models),
             Route("/scene", scene, methods=["POST"]),
+            Route("/preprocess", preprocess, methods=["POST"]),
             Route("/infer", infer, methods=["POST"]),
             Route("/render", render, methods=["POST"]),
             Route("/appearance", appearance, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        exception_handlers={HTTPException: _say, Refused: _say, Exception: _say_little},
+        exception_handlers={
+            HTTPException: _say,
+            Refused: _say,
+            ClientDisconnect: _say_nothing,
+            Exception: _say_little,
+        },
         lifespan=lifespan,
     )
     return _Guard(app, hosts)
@@ -173,6 +182,11 @@ async def _say(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     return JSONResponse({"error": str(error)}, 400)
+
+
+async def _say_nothing(request: Request, error: Exception) -> Response:
+    """To a client that is gone."""
+    return Response(status_code=400)
 
 
 async def _say_little(request: Request, error: Exception) -> Response:

@@ -213,16 +213,21 @@ def difference(there: dict, here: dict) -> list[str]:
     ]
 
 
-def _environment() -> dict:
-    root = pathlib.Path(__file__).resolve().parents[2]
+def _git_revision(root: pathlib.Path) -> str | None:
+    """Of the checkout that the code is run from; None for an installed package."""
+    if not (root / ".git").exists():  # another repository may contain site-packages
+        return None
     git = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try:
-        revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+        return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
     except OSError:
-        revision = None
+        return None
+
+
+def _environment() -> dict:
     return {
         "command": sys.argv,
-        "git_revision": revision,
+        "git_revision": _git_revision(pathlib.Path(__file__).resolve().parents[2]),
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "devices": [str(d) for d in jax.devices()],

@@ -497,7 +497,11 @@ for (const end of ["pointerup", "pointercancel"]) {
 
 // --- files, links and the clipboard --------------------------------------------------
 
-const openImage = (file) => attempt(async () => show(await imageFromFile(about, file)));
+const openImage = (file) => attempt(async () => {
+  const raw = await imageFromFile(about, file);
+  const { image } = await ask("preprocess", { model: about.name, ...raw });
+  show(unpack(image));
+});
 $("file").addEventListener("change", ({ target }) => {
   if (target.files[0]) openImage(target.files[0]);
   target.value = "";

@@ -83,7 +83,7 @@ export function box(about, sprite) {
 
 const LARGEST_FILE = 20e6; // bytes
 
-// A picture of any kind as a binary image of the model's canvas: bright objects on black.
+// A file as the colours of an image that fits the model's canvas, for the server to preprocess.
 export async function fromFile(about, file) {
   if (file.size > LARGEST_FILE) throw new Error("This image is larger than 20 MB.");
   const bitmap = await createImageBitmap(file).catch(() => {
@@ -95,43 +95,11 @@ export async function fromFile(about, file) {
   const h = Math.max(1, Math.round(bitmap.height * scale));
   const surface = Object.assign(document.createElement("canvas"), { width: w, height: h });
   const context = surface.getContext("2d");
+  context.fillRect(0, 0, w, h); // black behind what is transparent
   context.drawImage(bitmap, 0, 0, w, h);
   const { data } = context.getImageData(0, 0, w, h);
-  const values = new Float32Array(w * h * about.channels);
-  for (let i = 0; i < w * h; i++) {
-    const [r, g, b, a] = data.subarray(4 * i, 4 * i + 4);
-    const grey = (0.299 * r + 0.587 * g + 0.114 * b) * a / 255;
-    if (about.channels === 1) values[i] = grey;
-    else [r, g, b].forEach((v, k) => { values[3 * i + k] = v * a / 255; });
-  }
-  const mean = values.reduce((a, b) => a + b, 0) / values.length;
-  const inverted = mean > 127 && about.channels === 1;
-  const threshold = otsu(values);
-  const image = blank(about);
-  const top = (height - h) >> 1, left = (width - w) >> 1;
-  for (let y = 0; y < h; y++) for (let x = 0; x < w; x++) {
-    for (let k = 0; k < about.channels; k++) {
-      const bright = values[(y * w + x) * about.channels + k] > threshold;
-      image.pixels[((y + top) * width + x + left) * about.channels + k] = bright !== inverted;
-    }
-  }
-  return image;
-}
-
-function otsu(values) {
-  const histogram = new Float64Array(256);
-  for (const v of values) histogram[Math.min(255, v | 0)]++;
-  let total = 0;
-  for (let t = 0; t < 256; t++) total += t * histogram[t];
-  let below = 0, sum = 0, best = -1, first = 127, last = 127;
-  for (let t = 0; t < 256; t++) {
-    below += histogram[t];
-    sum += t * histogram[t];
-    const above = values.length - below;
-    if (!below || !above) continue;
-    const between = below * above * (sum / below - (total - sum) / above) ** 2;
-    if (between > best * (1 + 1e-9)) { best = between; first = t; last = t; }
-    else if (between >= best * (1 - 1e-9)) last = t;
-  }
-  return (first + last) / 2 + 0.5;
+  const colours = data.filter((_, i) => i % 4 !== 3);
+  const mean = colours.reduce((a, b) => a + b, 0) / colours.length;
+  const invert = mean > 127 && about.channels === 1;
+  return { height: h, width: w, colours: toBase64(colours), invert };
 }
