@@ -12,8 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import lavae_jax
-from datasets import images
-from lavae_jax import evaluation, figures, gallery
+from lavae_jax import evaluation, figures, gallery, images
 
 SHOWN = 100  # images that kinds of objects are found in
 
@@ -73,8 +72,7 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
 def draw_kinds(checkpoint: str, folder: str, kinds: int) -> None:
     """The sprites that a model finds in a folder's first images, one for each kind."""
     model = lavae_jax.load(checkpoint)
-    look, opened = images.trained_look(model.config), images.open_images(folder)
-    shown = [look.grey(opened[i], opened.names[i]) for i in range(len(opened))[:SHOWN]]
-    scene = model.infer(np.stack(shown) > look.threshold, max_objects=512)
+    opened = images.open_images(folder)
+    scene = model.infer(np.stack([opened[i] for i in range(len(opened))[:SHOWN]]))
     figures.save(gallery.kinds(model, scene, kinds, columns=16), PICTURE.value)
     print(f"written to {PICTURE.value}")

@@ -61,6 +61,7 @@ def main():
         steps=STEPS.value,
         panel_inches=INCHES.value,
     )
+    folder.mkdir(parents=True, exist_ok=True)
     for name in dict.fromkeys(FIGURE.value):
         figure = gallery.draw(name)
         if figure is None:

@@ -132,8 +132,7 @@ def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarr
     foreground = np.asarray(likelihood.is_foreground(x))
     if not foreground.any():
         return None
-    total = placement.compose(sprites, one.location, one.canvas)
-    covered = np.asarray(likelihood.is_foreground(likelihood.pixel_means(total)))
+    covered = likelihood.is_foreground(placement.compose(sprites, one.location, one.canvas))
     return float((foreground & ~covered).sum() / foreground.sum())
 
 

@@ -58,9 +58,13 @@ class Execution(NamedTuple):
         """The same in the type of the parameters."""
         return self._replace(dtype=None)
 
-    def fitting(self, x: jax.Array, stride: int = 1) -> "Execution":
-        """The same for images [N, H, W, C], without packing if they cannot be packed."""
-        return self if x.shape[2] % self.packed == 0 and stride == 1 else self.plain()
+    def fitting(self, x: jax.Array, stride: int = 1, lost: int = 0) -> "Execution":
+        """The same for a layer on images [N, H, W, C], without packing if it cannot be packed.
+
+        `lost` is the number of columns by which the layer's output is narrower.
+        """
+        can_pack = stride == 1 and x.shape[2] % self.packed == lost % self.packed == 0
+        return self if can_pack else self.plain()
 
     def pack(self, x: jax.Array) -> jax.Array:
         """[N, H, W, C] -> [N, H, W / packed, packed C]."""
@@ -132,6 +136,11 @@ def _untile(sums, packed):
     return sums if packed == 1 else sums.reshape(packed, -1).sum(0)
 
 
+def _lost(kernel: int, padding: str) -> int:
+    """By how many columns the output of a convolution is narrower."""
+    return kernel - 1 if padding == "VALID" else 0
+
+
 class Conv(nn.Module):
     """A convolution [N, H, W, C] -> [N, H, W, features], with the parameters of flax's own.
 
@@ -150,7 +159,7 @@ class Conv(nn.Module):
     def __call__(self, x):
         if self.is_packed:
             return self._convolve(self.execution, x)
-        execution = self.execution.fitting(x, self.stride)
+        execution = self.execution.fitting(x, self.stride, _lost(self.kernel, self.padding))
         return execution.unpack(self._convolve(execution, execution.pack(x)))
 
     def _convolve(self, execution, x):
@@ -207,7 +216,7 @@ class ConvLayer(nn.Module):
     def __call__(self, x, mask=None):
         execution = self.execution
         if not self.is_packed:
-            execution = execution.fitting(x, self.stride)
+            execution = execution.fitting(x, self.stride, _lost(self.kernel, self.padding))
             x = execution.pack(x)
         conv = Conv(
             execution, self.features, self.kernel, self.stride, self.padding, is_packed=True

@@ -197,7 +197,7 @@ def overlap(
     """
     on_canvas, on_sprite = [], []
     for at, length, side in zip(location, size, canvas, strict=True):
-        first = int(np.clip(at, 0, side - 1)) - length // 2
+        first = min(max(int(at), 0), side - 1) - length // 2
         start, stop = max(first, 0), min(first + length, side)
         on_canvas.append(slice(start, stop))
         on_sprite.append(slice(start - first, stop - first))

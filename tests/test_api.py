@@ -241,6 +241,14 @@ def test_models_are_loaded_from_runs_and_checkpoints(tmp_path):
         assert lavae_jax.load(path).infer(IMAGES).count.tolist() == [3, 2, 0]
 
 
+def test_a_folder_without_a_model_does_not_hide_shipped_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist1k").mkdir()
+    assert lavae_jax.load("mnist1k").folder == (model_files.SHIPPED / "mnist1k").resolve()
+    handmade.write_run(tmp_path / "dsprites", "")
+    assert lavae_jax.load("dsprites").folder == tmp_path / "dsprites"
+
+
 def test_what_cannot_be_loaded_is_explained(tmp_path):
     with pytest.raises(FileNotFoundError, match="neither a folder nor shipped weights"):
         lavae_jax.load("nothing")

@@ -449,7 +449,8 @@ def test_python_the_command_and_the_page_find_the_same_objects(launch, tmp_path,
         (seen,) = playground.preprocess([sent])
         (answer,) = playground.infer([{"model": "run", **seen}])
         found = [thing["location"] for thing in answer["objects"]]
-        assert found == np.asarray(scene.location)[0, : int(scene.count[0])].tolist()
+        slots = min(int(scene.count[0]), engine.FEWEST_SLOTS)
+        assert found == np.asarray(scene.location)[0, :slots].tolist()
 
 
 def read_rows(path):

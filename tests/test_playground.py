@@ -13,6 +13,7 @@ import handmade
 import numpy as np
 import pytest
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 from lavae_jax.playground import engine, server
@@ -48,6 +49,33 @@ def client(made):
 
 def image_of(*things):
     return engine.pack(handmade.picture(*things, canvas=CANVAS))
+
+
+def test_files_are_preprocessed_by_the_server(client):
+    raw = np.full((20, 30, 3), 200, np.uint8)
+    raw[4, 5] = 30  # dark on bright
+    request = {"model": NAME, "height": 20, "width": 30, "invert": True}
+    request["colours"] = engine.to_base64(raw)
+    answer = client.post("/preprocess", json=request).json()
+    assert answer["image"] == image_of((22 + 4, 17 + 5, False))  # in the middle of the canvas
+    for wrong, message in (
+        ({"height": 65}, "height must be a whole number from 1 to 64"),
+        ({"height": True}, "height must be a whole number"),
+        ({"width": 29}, "The image has 1800 bytes; expected 1740"),
+        ({"colours": "?"}, "The image cannot be read"),
+    ):
+        refused = client.post("/preprocess", json={**request, **wrong})
+        assert refused.status_code == 400
+        assert message in refused.json()["error"]
+
+
+def test_a_client_that_hangs_up_leaves_no_traceback(client, monkeypatch, caplog):
+    async def gone(request):
+        raise ClientDisconnect
+
+    monkeypatch.setattr(server, "_content", gone)
+    assert client.post("/infer", json={}).status_code == 400
+    assert not caplog.records
 
 
 # --- answers -----------------------------------------------------------------
@@ -220,7 +248,7 @@ def test_strangers_and_long_requests_are_refused(client):
     assert client.post("/infer", content=long, headers=headers).status_code == 413
 
     def pieces():
-        yield from (b"x" * 65_536 for _ in range(6))
+        yield from (b"x" * 65_536 for _ in range(server.LARGEST_BODY // 65_536 + 2))
 
     assert client.post("/infer", content=pieces(), headers=headers).status_code == 413
 

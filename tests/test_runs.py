@@ -197,7 +197,7 @@ MISTAKES = [
         ["--config=configs/mnist1k.py:gpu"],
         "there is no recipe 'gpu'; expected one of paper, described",
     ),
-    (["--config=mnist1k"], "there is no such file; expected one of configs/ablation.py"),
+    (["--config=mnist2k"], "there is no such file; expected a path or one of baseline_dsprites"),
     (["--config.dataset.name=mnist"], "'mnist'"),
     (["--config.dataset.held_out=5000"], "held_out=5000"),
     (["--config.model.channels=3"], "channels=3"),
