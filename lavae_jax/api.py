@@ -41,7 +41,7 @@ from lavae_jax.batching import is_traced
 from lavae_jax.decomposition import Detections
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
-from lavae_jax.preprocessing import ImageError, Preprocessing
+from lavae_jax.preprocessing import ImageError, Preprocessing, is_binary
 from lavae_jax.scene import Scene
 from lavae_jax.vae import GridVAE
 
@@ -177,6 +177,10 @@ class _Trained:
         return self._see(_as_batch(np.asarray(images), self.settings.channels))
 
     def _see(self, images: np.ndarray) -> np.ndarray:
+        high = 255 if images.dtype == np.uint8 else 1
+        if images.shape[-1] == self.settings.channels and is_binary(images, high):  # at once
+            seen = (images == high).astype(np.float32)
+            return 1 - seen if self.preprocessing.invert else seen
         seen = [self.preprocessing(image, "an image") for image in images]
         shape = (*images.shape[1:3], self.settings.channels)
         return np.array(seen, np.float32).reshape(-1, *shape)

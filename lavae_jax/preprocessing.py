@@ -149,9 +149,9 @@ _EXPECTED = (
 )
 
 
-def is_binary(levels: np.ndarray) -> bool:
-    """Whether all levels are 0 or 1."""
-    return bool(((levels == 0) | (levels == 1)).all())
+def is_binary(levels: np.ndarray, high: float = 1) -> bool:
+    """Whether all levels are 0 or `high`."""
+    return bool(((levels == 0) | (levels == high)).all())
 
 
 def auto_threshold(grey: np.ndarray) -> float:
