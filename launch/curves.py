@@ -32,7 +32,7 @@ def read(name: str) -> list[dict]:
 def main(names: list[str]) -> None:
     if not names:
         raise app.UsageError("give the folders of runs")
-    output = program.output_file(OUTPUT.value)
+    output = program.output_file(OUTPUT.value, program.PICTURES)
     runs = {pathlib.Path(name).name: read(name) for name in names}
     for metric in METRICS.value:
         if not any(metric in record for records in runs.values() for record in records):

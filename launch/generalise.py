@@ -57,7 +57,7 @@ def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> di
 
 
 def main():
-    output = program.output_file(OUTPUT.value)
+    output = program.output_file(OUTPUT.value, program.PICTURES)
     model = model_flags.load_lavae()
     counts, canvases = (sorted(map(int, values)) for values in (COUNTS.value, CANVASES.value))
     results = []

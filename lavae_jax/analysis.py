@@ -11,10 +11,11 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from lavae_jax import decomposition, likelihoods, objects, placement, tiles
-from lavae_jax.api import Model
+from lavae_jax.api import Model, as_batch
 from lavae_jax.decomposition import Detections
 from lavae_jax.images import Images, open_images
 from lavae_jax.objects import Measured, Record
@@ -47,8 +48,13 @@ def analyse(
     Returns:
         A record for each image; see `objects.record`. Images that cannot be read have an error.
     """
+    if not isinstance(model, Model):
+        raise TypeError(f"expected a trained LAVAE, not {type(model).__name__}")
+    decomposition.check_limits(max_objects, min_score)
     if isinstance(images, (str, pathlib.Path)):
         images = open_images(str(images))
+    elif isinstance(images, (np.ndarray, jax.Array)):
+        images = as_batch(np.asarray(images), model.settings.channels)
     wanted = Wanted(max_objects, min_score, num_samples)
     return [record for chunk in analyse_in_chunks(model, images, wanted) for record in chunk]
 
@@ -149,7 +155,7 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     sizes = [size for size in sizes if size[0] and not tiles.is_large(size)][:SIZES_WITH_BOUND]
     fitting: dict[tuple[int, int], list[int]] = {}
     for k, (image, one) in enumerate(zip(readable, detected, strict=True)):
-        few = len(one.location) <= model.settings.max_objects
+        few = one.num_detected <= model.settings.max_objects
         enough = math.prod(one.canvas) >= model.settings.max_objects
         if few and enough and one.canvas in sizes and is_binary(image.grey):
             fitting.setdefault(one.canvas, []).append(k)
@@ -157,7 +163,7 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     for group in fitting.values():
         numbers = [readable[k].number for k in group]
         x = np.stack([seen[k] for k in group])
-        most = max(len(detected[k].location) for k in group)
+        most = max(detected[k].num_detected for k in group)
         bound = plain.bound(x, wanted.num_samples, places=numbers, max_objects=most)
         bounds |= dict(zip(numbers, map(float, bound.log_p), strict=True))
     return bounds

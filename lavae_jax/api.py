@@ -38,15 +38,14 @@ from lavae_jax import (
     vae,
 )
 from lavae_jax.batching import is_traced
-from lavae_jax.decomposition import Detections
+from lavae_jax.decomposition import Detections, whole_number
 from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
-from lavae_jax.preprocessing import ImageError, Preprocessing, is_binary
+from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 from lavae_jax.scene import Scene
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
-MOSTLY_FOREGROUND = 0.5  # the share of the pixels above which objects are probably inverted
 MOSTLY_UNEXPLAINED = 0.5  # the share of the foreground that is out of reach of all objects
 CHECKED_IMAGES = 64  # on which warnings are based
 
@@ -54,23 +53,12 @@ CHECKED_IMAGES = 64  # on which warnings are based
 # --- arguments ---------------------------------------------------------------
 
 
-def _whole_number(name: str, value: Any, least: int) -> int:
-    """Refuses fractions and what is too small."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r} must be a whole number") from None
-    if number < least:
-        raise ValueError(f"{name}={value} must be at least {least}")
-    return number
-
-
 def _canvas(canvas: Any) -> tuple[int, int]:
     try:
         height, width = canvas
     except (TypeError, ValueError):
         raise ValueError(f"canvas={canvas!r} must be (height, width)") from None
-    return _whole_number("canvas height", height, 1), _whole_number("canvas width", width, 1)
+    return whole_number("canvas height", height, 1), whole_number("canvas width", width, 1)
 
 
 def _image_keys(key: Key, places: Sequence[int]) -> chex.PRNGKey:
@@ -90,7 +78,7 @@ def _as_key(key: Key) -> chex.PRNGKey:
         raise ValueError(f"key={key} has more than 64 bits") from None
 
 
-def _as_batch(images, channels: int):
+def as_batch(images, channels: int):
     """Images as [B, H, W, C], for a batch, or for one image."""
     shape = images.shape
     if len(shape) == 2 or (len(shape) == 3 and shape[-1] not in (1, 3)):
@@ -99,7 +87,7 @@ def _as_batch(images, channels: int):
         images = images[None]
     if images.ndim != 4 or images.shape[-1] not in (1, 3) or 0 in images.shape[1:]:
         expected = "[B, H, W, C], [H, W, C]" + (", [B, H, W] or [H, W]" if channels == 1 else "")
-        raise ImageError(f"images have shape {shape}; expected {expected} with C = {channels}")
+        raise ImageError(f"images have shape {shape}; expected {expected}, with C = 1 or 3")
     return images
 
 
@@ -172,9 +160,13 @@ class _Trained:
         Returns:
             [B, H, W, C], float32, 0 or 1; a list of [H, W, C] for images of different sizes.
         """
-        if _is_ragged(images):
-            return [self._see(_as_batch(np.asarray(i), self.settings.channels))[0] for i in images]
-        return self._see(_as_batch(np.asarray(images), self.settings.channels))
+        if not _is_list_of_arrays(images):
+            return self._see(as_batch(np.asarray(images), self.settings.channels))
+        batches = [as_batch(np.asarray(image), self.settings.channels) for image in images]
+        if any(len(batch) != 1 for batch in batches):
+            raise ImageError("a list has one image in each item; concatenate batches instead")
+        seen = [self._see(batch)[0] for batch in batches]
+        return np.stack(seen) if len({x.shape for x in seen}) == 1 else seen
 
     def _see(self, images: np.ndarray) -> np.ndarray:
         high = 255 if images.dtype == np.uint8 else 1
@@ -189,7 +181,7 @@ class _Trained:
         """What the model sees; under jit, images must be so already."""
         if not isinstance(images, jax.core.Tracer):
             return self.preprocess(images)
-        images = _as_batch(images, self.settings.channels)
+        images = as_batch(images, self.settings.channels)
         if images.shape[-1] != self.settings.channels:
             raise ImageError(
                 f"under jit, images must have the model's {self.settings.channels} channels"
@@ -211,10 +203,14 @@ class _Trained:
         size = max(1, 10 * at_once // num_samples)
         return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
 
-    def _bound_images(self, images):
+    def _of_one_size(self, images):
         x = self._seen_or_traced(images)
         if isinstance(x, list):
-            raise ImageError("`bound` takes images of one size")
+            raise ImageError("images differ in size; expected images of one size")
+        return x
+
+    def _bound_images(self, images):
+        x = self._of_one_size(images)
         if not is_traced(x) and tiles.is_large(x.shape[1:3]):
             raise ImageError(
                 f"images of {x.shape[1]}x{x.shape[2]} are too large for a bound, which takes up to "
@@ -229,9 +225,9 @@ class _Trained:
         )
 
 
-def _is_ragged(images) -> bool:
-    """Whether this is a list of images that differ in size."""
-    return isinstance(images, (list, tuple)) and len({np.shape(image) for image in images}) > 1
+def _is_list_of_arrays(images) -> bool:
+    is_list = isinstance(images, (list, tuple)) and len(images) > 0
+    return is_list and all(isinstance(image, (np.ndarray, jax.Array)) for image in images)
 
 
 class Model(_Trained):
@@ -267,23 +263,21 @@ class Model(_Trained):
         """
         x = self._seen_or_traced(images)
         traced = is_traced((x, self.variables))
-        for canvas in {image.shape[:2] for image in x} if not traced else {x.shape[1:3]}:
-            _check_number_of_pixels(canvas, self.settings.max_objects)
-        if not 0 <= min_score <= 1:
-            raise ValueError(f"min_score={min_score} must be a probability")
-        if max_objects is not None and max_objects != math.inf:
-            max_objects = _whole_number("max_objects", max_objects, 1)
+        limit = math.inf if max_objects is None else max_objects
+        decomposition.check_limits(limit, min_score)
         if key is not None:
             if max_objects is not None or min_score:
                 raise ValueError("a sample of q takes neither max_objects nor min_score")
-            return self._sample_posterior(x, key)
+            if isinstance(x, list):
+                return [self._sample_posterior(x[i][None], key, [i]) for i in range(len(x))]
+            return self._sample_posterior(x, key, range(len(x)))
         if traced:
             return self._infer_traced(x, max_objects, min_score)
         detected = self._detect(x, keep_maps=False)
         self._warn_if_implausible(x, detected)
-        selected = [decomposition.select(d, max_objects or math.inf, min_score) for d in detected]
+        selected = [decomposition.select(one, limit, min_score) for one in detected]
         appearance = self.describe(x, selected)
-        slots = max_objects if max_objects not in (None, math.inf) else None
+        slots = None if limit == math.inf else limit
         if isinstance(x, list):
             both = zip(selected, appearance, strict=True)
             return [self._to_scene([one], [z], slots) for one, z in both]
@@ -348,7 +342,7 @@ class Model(_Trained):
             max_objects: slots for each image. By default, as many as are counted; with fewer, it
                 is not a bound.
         """
-        num_samples = _whole_number("num_samples", num_samples, 1)
+        num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         if max_objects is None:
@@ -419,7 +413,7 @@ class Model(_Trained):
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
         """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
-        num_scenes = _whole_number("num_scenes", num_scenes, 0)
+        num_scenes = whole_number("num_scenes", num_scenes, 0)
         canvas = _canvas(canvas)
         _check_number_of_pixels(canvas, self.settings.max_objects)
         inputs = [_image_keys(key, range(num_scenes))]
@@ -459,21 +453,21 @@ class Model(_Trained):
         return self.variables["params"]["prior"] if self.settings.prior.kind == "mixture" else None
 
     def _infer_traced(self, x, max_objects, min_score) -> Scene:
+        _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         if max_objects == math.inf or min_score:
             raise ValueError("under jit, max_objects must be a number and min_score 0")
         function = _infer(max_objects or self.settings.max_objects)
         return self._stamp(self._run(function, x))
 
-    def _sample_posterior(self, x, key: Key) -> Scene | list[Scene]:
-        if isinstance(x, list):
-            return [self._sample_posterior(image[None], key) for image in x]
+    def _sample_posterior(self, x, key: Key, places: Sequence[int]) -> Scene:
+        _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         if not is_traced(x) and tiles.is_large(x.shape[1:3]):
             raise ImageError(
                 f"images of {x.shape[1]}x{x.shape[2]} are too large for a sample of q, which takes "
                 f"up to {tiles.LARGE:,} pixels; cut them into parts"
             )
         size = decomposition.images_at_once(self.batch_size, x.shape[1:3])
-        keys = _image_keys(key, range(len(x)))
+        keys = _image_keys(key, places)
         return self._stamp(self._run(inference.sample_scene, x, keys, batch_size=size))
 
     def _to_scene(
@@ -562,17 +556,17 @@ class Baseline(_Trained):
         progress: str | None = None,
     ) -> Bound:
         """The importance-weighted bound on log p(x), `log_p` [B]; see `Model.bound`."""
-        num_samples = _whole_number("num_samples", num_samples, 1)
+        num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
         return self._bound(_baseline_bound(num_samples), x, num_samples, key, places, progress)
 
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""
-        return jnp.asarray(self._run(vae.reconstruct, self._seen_or_traced(images)))
+        return jnp.asarray(self._run(vae.reconstruct, self._of_one_size(images)))
 
     def sample(self, key: Key, num_images: int, canvas: tuple[int, int] = (64, 64)) -> jax.Array:
         """Pixel means [B, H, W, C] of images from the prior."""
-        keys = _image_keys(key, range(_whole_number("num_images", num_images, 0)))
+        keys = _image_keys(key, range(whole_number("num_images", num_images, 0)))
         return jnp.asarray(self._run(_baseline_samples(_canvas(canvas)), keys))
 
 

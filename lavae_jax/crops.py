@@ -14,13 +14,11 @@ import tqdm
 from ml_collections import ConfigDict
 
 from lavae_jax.images import Images, open_images
-from lavae_jax.preprocessing import ImageError, Preprocessing
-
-Batch = dict[str, np.ndarray]
+from lavae_jax.input_pipeline import Batch
+from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing
 
 KEPT_BYTES = 2 << 30  # decoded images that are kept in memory; others are read again each time
 SAMPLED_IMAGES = 500  # from which thresholds and sizes are estimated
-MOSTLY_FOREGROUND = 0.5
 SPECK = 2  # pixels that are no object yet
 SKIP = ". (config.dataset.unreadable='skip' does without such files)"
 LEVELS = 65_535
@@ -92,9 +90,9 @@ def _evenly(length: int, most: int = SAMPLED_IMAGES) -> list[int]:
 class Crops:
     """Images as binary canvases of one size, a source of batches.
 
-    Which part of an image that is and, with a stochastic look, which pixels are lit depends on
-    the number of the draw; without one it is always the same. Smaller images have black below
-    and to the right.
+    Which part of an image that is and, with a stochastic threshold, which pixels are foreground
+    depends on the number of the draw; without one it is always the same. Smaller images have black
+    below and to the right.
     """
 
     def __init__(
@@ -292,7 +290,7 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(
             f"one in 20 connected parts is larger than config.model.sprite_size={sprite_size} "
-            f"({int(np.quantile(found.side, 0.95))} pixels); launch/show_data.py --dataset=images "
+            f"({int(np.quantile(found.side, 0.95))} pixels); `lavae show` "
             "proposes a size"
         )
     if (found.count > max_objects).mean() > 0.01:

@@ -13,8 +13,9 @@ that few programs are compiled. Neither changes a result.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +43,14 @@ class Detections(NamedTuple):
         canvas: height and width of the image.
         location: [n, 2], row and column of each object.
         log_odds: [n], that there is an object.
+        num_detected: how many there were before a selection.
         log_odds_map: [H, W], of an object at each pixel; None if it was not kept.
     """
 
     canvas: tuple[int, int]
     location: np.ndarray
     log_odds: np.ndarray
+    num_detected: int
     log_odds_map: np.ndarray | None = None
 
     @property
@@ -131,7 +134,7 @@ def _in_order(canvas, parts, log_odds_map) -> Detections:
     location = np.concatenate([part[0] for part in parts]).reshape(-1, 2).astype(np.int32)
     odds = np.concatenate([part[1] for part in parts]).astype(np.float32)
     order = np.lexsort((location[:, 1], location[:, 0], -odds))
-    return Detections(tuple(canvas), location[order], odds[order], log_odds_map)
+    return Detections(tuple(canvas), location[order], odds[order], len(order), log_odds_map)
 
 
 # --- select ------------------------------------------------------------------
@@ -141,10 +144,30 @@ def select(
     detections: Detections, max_objects: float = math.inf, min_score: float = 0.0
 ) -> Detections:
     """The objects that are probable enough, and no more than `max_objects` of them."""
+    check_limits(max_objects, min_score)
     number = int(min(np.count_nonzero(detections.score >= min_score), max_objects))
     return detections._replace(
         location=detections.location[:number], log_odds=detections.log_odds[:number]
     )
+
+
+def check_limits(max_objects: float, min_score: float) -> None:
+    """Refuses what makes no sense as a limit to the objects of an image."""
+    if max_objects != math.inf:
+        whole_number("max_objects", max_objects, 1)
+    if not 0 <= min_score <= 1:  # nan is neither
+        raise ValueError(f"min_score={min_score} must be a probability")
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Refuses fractions and what is too small."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be a whole number") from None
+    if number < least:
+        raise ValueError(f"{name}={value} must be at least {least}")
+    return number
 
 
 # --- describe ----------------------------------------------------------------

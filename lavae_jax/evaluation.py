@@ -7,7 +7,7 @@ import numpy as np
 import scipy.optimize
 import sklearn.metrics
 
-from lavae_jax import bernoulli, objects, placement
+from lavae_jax import likelihoods, objects, placement
 from lavae_jax.api import Baseline, Model
 from lavae_jax.input_pipeline import ProcessShard, Source
 from lavae_jax.objective import Bound
@@ -213,7 +213,7 @@ def disentanglement(
     def seen_again(scene: Scene) -> Scene:
         """Rendered and inferred, by each process its part."""
         part = scene[shard.take(np.arange(len(scene)))]
-        again = model.infer(_rounded(model.render(part)), max_objects=model.settings.max_objects)
+        again = model.infer(_rounded(model, part), max_objects=model.settings.max_objects)
         return shard.gather(again, len(scene))
 
     before = seen_again(scene)
@@ -230,8 +230,10 @@ def disentanglement(
     return report
 
 
-def _rounded(means) -> np.ndarray:
-    return bernoulli.is_foreground(np.asarray(means)).astype(np.float32)
+def _rounded(model: Model, scene: Scene) -> np.ndarray:
+    """The binary image that a scene most likely is."""
+    means = np.asarray(model.render(scene))
+    return likelihoods.of(model.settings).is_foreground(means).astype(np.float32)
 
 
 def _farthest(scene: Scene, size: int) -> np.ndarray:

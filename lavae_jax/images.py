@@ -10,6 +10,7 @@ import functools
 import hashlib
 import pathlib
 import re
+import threading
 import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -116,19 +117,30 @@ def _content_hash(path: pathlib.Path) -> bytes:
         return b"unreadable"
 
 
+_LOCK = threading.Lock()
+
+
+def _open(path: pathlib.Path) -> Image.Image:
+    """Of any size: large images are processed in tiles."""
+    with _LOCK:
+        most_pixels, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(path)
+        finally:
+            Image.MAX_IMAGE_PIXELS = most_pixels
+
+
 def read_image(path: pathlib.Path) -> np.ndarray:
     """[H, W] or [H, W, 3] as it is stored, turned upright; what is transparent is black."""
-    most_pixels = Image.MAX_IMAGE_PIXELS
     try:
-        Image.MAX_IMAGE_PIXELS = None  # large images are processed in tiles
-        with Image.open(path) as image:
+        with _open(path) as image:
             if (pages := getattr(image, "n_frames", 1)) > 1:
                 raise ImageError(f"{path} has {pages} pages; save each as a file of its own")
             image = ImageOps.exif_transpose(image)
-            if image.mode in ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV"):
-                image = image.convert("RGBA" if "transparency" in image.info else "RGB")
-            if image.mode == "LA":
+            if "transparency" in image.info or image.mode in ("LA", "PA"):
                 image = image.convert("RGBA")
+            if image.mode in ("P", "CMYK", "YCbCr", "LAB", "HSV"):
+                image = image.convert("RGB")
             if image.mode == "RGBA":
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
                 image = image.convert("RGB")
@@ -140,8 +152,6 @@ def read_image(path: pathlib.Path) -> np.ndarray:
         raise
     except Exception as error:  # Pillow has no end of them for files that are damaged
         raise ImageError(f"{path} cannot be read: {error}") from error
-    finally:
-        Image.MAX_IMAGE_PIXELS = most_pixels
 
 
 def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | None:
@@ -277,6 +287,7 @@ class _Tfds:
 
     @property
     def fingerprint(self) -> str:
+        """A version of a TFDS data set never changes, so its ends tell it from others."""
         ends = self.records[0], self.records[len(self) - 1]
         return _hash(self.source, str(len(self)), *ends)
 

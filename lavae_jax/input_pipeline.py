@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import grain
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -16,6 +15,7 @@ from jax.experimental import multihost_utils
 from lavae_jax.errors import UserError
 
 if TYPE_CHECKING:
+    import grain
     import tensorflow_datasets as tfds
 
 Batch = dict[str, np.ndarray]
@@ -139,7 +139,7 @@ def open_split(
 
 def train_batches(
     source: Source, batch_size: int, seed: int, *, shard: ProcessShard | None = None
-) -> grain.DatasetIterator:
+) -> "grain.DatasetIterator":
     """Batches [devices, batch_size / devices, ...] without end, reshuffled every epoch.
 
     Each has the examples' numbers, `index`, beside their features.
@@ -147,6 +147,8 @@ def train_batches(
     The iterator's state (`get_state`, `set_state`) is the position in the stream: a few
     bytes, after which the very next batch follows.
     """
+    import grain
+
     shard = shard or ProcessShard.of_this_process()
     shard.check(batch_size)
     if not len(source):
@@ -158,7 +160,7 @@ def train_batches(
         return _to_devices({**source.read(index, draws), "index": index}, shard)
 
     order = grain.MapDataset.range(len(source)).shuffle(seed=seed).repeat().batch(batch_size)
-    return iter(order.map_with_index(read).to_iter_dataset(_READ_AHEAD))
+    return iter(order.map_with_index(read).to_iter_dataset(_read_ahead()))
 
 
 def eval_batches(
@@ -169,6 +171,8 @@ def eval_batches(
     The last batch is filled up with copies of the first example; `valid` [devices,
     batch_size / devices] is False there.
     """
+    import grain
+
     shard = shard or ProcessShard.of_this_process()
     shard.check(batch_size)
 
@@ -179,11 +183,14 @@ def eval_batches(
         return _to_devices({**batch, "valid": shard.take(valid)}, shard)
 
     starts = grain.MapDataset.range(0, len(source), batch_size)
-    return iter(starts.map(read).to_iter_dataset(_READ_AHEAD))
+    return iter(starts.map(read).to_iter_dataset(_read_ahead()))
 
 
-# Batches, not examples, are read in parallel: two threads keep two cores fed.
-_READ_AHEAD = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
+def _read_ahead() -> "grain.ReadOptions":
+    """Batches, not examples, are read in parallel: two threads keep two cores fed."""
+    import grain
+
+    return grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
 
 
 def _to_devices(batch: Batch, shard: ProcessShard) -> Batch:

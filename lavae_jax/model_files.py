@@ -77,7 +77,7 @@ def read(path: str | pathlib.Path) -> Trained:
 def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:
     """A model out of a run's config and arrays called params.… and batch_stats.…
 
-    Of the config, only the model's own settings matter.
+    Of the config, only the settings of the model and of its preprocessing matter.
     """
     module = make_module(config)
     like = jax.eval_shape(lambda: initialise(module, jax.random.key(0)))

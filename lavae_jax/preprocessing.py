@@ -13,9 +13,11 @@ import numpy as np
 from lavae_jax.errors import UserError
 
 GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
-SIGNIFICANT = 6.0  # deviations of the background's noise
-BRIGHT = 0.9  # quantile of the significant pixels that the brightness of objects is read from
-DEVIATION_OF_MAD = 1.4826  # σ of a normal distribution, for a median absolute deviation of 1
+SIGNIFICANT = 6.0  # deviations of the background, above which a pixel belongs to an object
+CLIPPED = 4.0  # deviations of the background, above which a pixel does not belong to it
+LEAST_NOISE = 1 / 255  # the least deviation of a background
+BRIGHT = 0.9  # the quantile of objects' pixels that stands for their brightness
+MOSTLY_FOREGROUND = 0.5  # the share of the pixels above which objects are probably inverted
 
 
 class ImageError(UserError, ValueError):
@@ -106,11 +108,11 @@ class Preprocessing:
         Models of custom images have a number for a threshold. Those of scene data sets, which are
         binary, have none: they find one for each image that is not.
         """
-        dataset = config["dataset"]
+        dataset = config.get("dataset", {})
         threshold = dataset.get("threshold", "auto")
         if threshold == "stochastic":
             threshold = 0.5
-        elif threshold != "auto":
+        elif threshold not in ("auto", "otsu"):  # a trained model has a number for otsu
             threshold = float(threshold)
         return cls(config["model"]["channels"], bool(dataset.get("invert", False)), threshold)
 
@@ -154,16 +156,34 @@ def is_binary(levels: np.ndarray, high: float = 1) -> bool:
     return bool(((levels == 0) | (levels == high)).all())
 
 
-def auto_threshold(grey: np.ndarray) -> float:
-    """A threshold halfway between the background and the objects of one image.
+def auto_threshold(grey: np.ndarray) -> np.ndarray:
+    """A threshold [C] halfway between the background and the objects of an image [H, W, C].
 
-    The background is the median, so objects must cover less than half of the image. Pixels that
-    are more than 6 deviations of its noise above it are those of objects; if there are none, the
-    image has no foreground.
+    At least half of the pixels must be background. A pixel belongs to an object if it is more than
+    6 standard deviations of the background above its mean. A channel without such pixels has no
+    foreground.
     """
-    background = float(np.median(grey))
-    noise = DEVIATION_OF_MAD * float(np.median(np.abs(grey - background)))
-    significant = grey[grey > background + SIGNIFICANT * noise + 1e-6]
-    if not significant.size:
-        return 1.0
-    return (background + float(np.quantile(significant, BRIGHT))) / 2
+    thresholds = []
+    for values in np.sort(grey.reshape(-1, grey.shape[-1]), axis=0).T.astype(np.float64):
+        mean, deviation = _background(values)
+        objects = values[np.searchsorted(values, mean + SIGNIFICANT * deviation, "right") :]
+        bright = np.quantile(objects, BRIGHT) if len(objects) else 2 - mean
+        thresholds.append((mean + bright) / 2)
+    return np.array(thresholds, np.float32)
+
+
+def _background(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the background among sorted values, by sigma clipping.
+
+    The background is what is at most 4 deviations above its mean, beginning with the lower half.
+    """
+    first, second = np.cumsum(values), np.cumsum(values**2)
+    size = (len(values) + 1) // 2
+    while True:
+        mean = first[size - 1] / size
+        variance = max(second[size - 1] / size - mean**2, 0.0)
+        deviation = max(np.sqrt(variance), LEAST_NOISE)
+        grown = int(np.searchsorted(values, mean + CLIPPED * deviation, "right"))
+        if grown <= size:
+            return float(mean), float(deviation)
+        size = grown

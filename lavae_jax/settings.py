@@ -1,6 +1,6 @@
 """What a LAVAE is made of, as plain numbers and words: the `model` part of a run's config.
 
-The paper's values stand in `configs/`, not here.
+The paper's values stand in `lavae_jax/recipes/common.py`, not here.
 """
 
 import dataclasses

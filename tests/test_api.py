@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import functools
+import math
 
 import handmade
 import jax
@@ -165,7 +166,6 @@ def test_any_number_of_images_in_chunks(model, length):
         ),
         (np.zeros(8), ValueError, r"shape \(8,\)"),
         (np.zeros((1, 0, 8)), ValueError, r"shape \(1, 0, 8\)"),
-        (np.zeros((2, 2, 4)), ValueError, "2x4 have fewer pixels than the 10 objects"),
         (np.full((1, 8, 8), 7, np.int32), TypeError, "int32; expected uint8"),
         (np.full((1, 8, 8), 255.0), ValueError, "ranges from 255 to 255"),
         (np.full((1, 8, 8), np.nan), ValueError, "nan"),
@@ -200,6 +200,11 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: m.infer(IMAGES, min_score=float("nan")), ValueError, "min_score=nan"),
         (lambda m: m.infer(IMAGES, key=2**70), ValueError, "more than 64 bits"),
         (lambda m: m.infer(IMAGES, key=1, min_score=0.5), ValueError, "neither max_objects nor"),
+        (lambda m: m.infer(np.zeros((2, 2, 4)), key=1), ValueError, "2x4 have fewer pixels than"),
+        (lambda m: m.infer([IMAGES, IMAGES]), ValueError, "a list has one image in each item"),
+        (lambda m: m.bound([IMAGES[0], IMAGES[1, :9]]), ValueError, "images differ in size"),
+        (lambda m: lavae_jax.analyse(m, IMAGES, max_objects=-1), ValueError, "must be at least 1"),
+        (lambda m: lavae_jax.analyse(m, IMAGES, min_score=float("nan")), ValueError, "min_score"),
         (lambda m: m.infer(-IMAGES), ValueError, "ranges from -1 to"),
         (lambda m: m.sample(0, 6, count=[2.5]), ValueError, "expected whole numbers from 0 to 10"),
         (lambda m: m.sample(0, 6, count=[1.5, 3]), ValueError, "expected whole numbers"),
@@ -445,6 +450,56 @@ def test_a_trained_model_counts_digits_however_they_were_photographed(degrade):
     assert (count == 3).sum() >= 11
     records = lavae_jax.analyse(model, list(np.rint(255 * images).astype(np.uint8)))
     assert [record["count"] for record in records] == count.tolist()
+
+
+def test_one_image_is_one_record(model):
+    for image in (IMAGES[0], IMAGES[0, ..., 0], np.repeat(IMAGES[0], 3, axis=-1), IMAGES[:1]):
+        (record,) = lavae_jax.analyse(model, image)
+        assert record["count"] == 3
+
+
+def test_what_is_left_out_does_not_change_the_bound(model):
+    whole, few = (
+        lavae_jax.analyse(model, IMAGES, num_samples=3, max_objects=n)[0]["log_p"]
+        for n in (math.inf, 1)
+    )
+    assert whole == pytest.approx(few, rel=1e-5)
+
+
+def test_images_of_a_list_have_a_type_and_random_numbers_of_their_own(model):
+    bright = (IMAGES[0] * 255).astype(np.uint8), (IMAGES[1] * 65_535).astype(np.uint16)
+    assert model.infer(list(bright)).count.tolist() == [3, 2]
+    single = [picture((3, 4, False), (9, 9, False)), picture((3, 4, False), (9, 9, False))[:15]]
+    orders = {
+        tuple(tuple(scene.location[0, 0].tolist()) for scene in model.infer(single, key=k))
+        for k in range(12)
+    }
+    assert len(orders) > 2  # the two images do not always draw the same object first
+
+
+@pytest.mark.parametrize("side", [64, 256])
+@pytest.mark.parametrize(
+    "noise",
+    [lambda rng, s: rng.normal(0, 0.03, s), lambda rng, s: rng.normal(30, 0.45, s) / 255],
+    ids=["clipped", "small"],
+)
+def test_noise_is_background_however_few_objects_there_are(noise, side):
+    rng = np.random.default_rng(0)
+    image = noise(rng, (side, side))
+    truth = np.zeros((side, side), bool)
+    for row, column in ((5, 8), (30, 40), (50, 12)):
+        truth[row : row + 9, column : column + 9] = True
+    image[truth] += 0.7
+    seen = lavae_jax.Preprocessing(1)(np.rint(255 * image.clip(0, 1)).astype(np.uint8))
+    np.testing.assert_array_equal(seen[..., 0], truth)
+
+
+def test_every_channel_has_a_background_of_its_own():
+    image = np.full((40, 40, 3), (30, 30, 120), np.uint8)
+    image[5:12, 5:12, 0] = 250
+    seen = lavae_jax.Preprocessing(3)(image)
+    assert seen[..., 0].sum() == 49
+    assert seen[..., 1:].sum() == 0
 
 
 def test_an_image_without_objects_has_no_foreground():

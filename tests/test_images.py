@@ -51,6 +51,9 @@ def test_modes_of_many_kinds_are_read(tmp_path):
     clear = as_levels(images.read_image(tmp_path / "clear.png"))
     assert not clear[:3].any()
     np.testing.assert_allclose(clear[3:], COLOUR[3:] / 255, atol=1e-6)
+    Image.fromarray(GREY).save(tmp_path / "key.png", transparency=int(GREY[0, 0]))
+    key = as_levels(images.read_image(tmp_path / "key.png"))
+    np.testing.assert_allclose(key.mean(-1), np.where(GREY[0, 0] == GREY, 0, GREY) / 255, atol=1e-6)
     Image.fromarray(GREY).convert("P").save(tmp_path / "palette.png")
     np.testing.assert_allclose(
         as_levels(images.read_image(tmp_path / "palette.png")).mean(-1), GREY / 255, atol=1e-6

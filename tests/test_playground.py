@@ -520,6 +520,7 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     from PIL import Image
 
     Image.fromarray(dot).save(picture)
+    page["invert"].click()
     page["file"].send_keys(str(picture))
     page.wait("1 object", "found")
     assert page.lit() == [(50, 8)]

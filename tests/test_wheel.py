@@ -113,6 +113,15 @@ def test_a_trained_model_can_be_used_without_what_training_needs(environment, tm
     assert result.stderr == "error: matplotlib is not installed: pip install 'lavae_jax[figures]'\n"
 
 
+def test_the_installed_command_finds_the_data_sets_of_its_checkout(tmp_path):
+    """As `pip install -e` leaves it, whose console script is in no folder of the checkout."""
+    find = "from lavae_jax.commands import scene_data; print(scene_data.find().names())"
+    code = f"import sys; sys.path.append({str(ROOT)!r}); {find}"
+    result = run(sys.executable, "-I", "-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "multi_mnist/1k" in result.stdout
+
+
 def test_the_commands_work_outside_of_the_checkout(environment, tmp_path):
     link(next((environment / "lib").glob("*/site-packages")), extra="train")
     lavae = [environment / "bin" / "python", "-I", "-m", "lavae_jax.commands.main"]
@@ -140,4 +149,4 @@ def test_the_commands_work_outside_of_the_checkout(environment, tmp_path):
     assert (tmp_path / "objects.csv").exists()
     scenes = run(*lavae, "train", "--config=mnist1k:tiny", cwd=tmp_path)
     assert scenes.returncode == 1
-    assert "run this command from a checkout" in scenes.stderr
+    assert "run the command in a checkout" in scenes.stderr

@@ -4,14 +4,14 @@
     lavae demo --checkpoint=dsprites --count=7 --seed=3
 
 In a checkout, the scenes are those of the model's data set, drawn in memory. The installed package
-has no data sets; there they are samples of the model.
+has no data sets, so they are samples of the model.
 """
 
 import numpy as np
 from absl import app, flags
 
 import lavae_jax
-from lavae_jax import bernoulli, figures, gallery
+from lavae_jax import figures, gallery, likelihoods
 from lavae_jax.commands import model_flags, program, scene_data
 
 flags.adopt_module_key_flags(model_flags)
@@ -38,17 +38,18 @@ def make_builder(model: lavae_jax.Model):
 
 def draw_scenes(model: lavae_jax.Model) -> np.ndarray:
     """Images [B, H, W, C], 0 or 1, with COUNT objects each."""
-    if scene_data.find():
+    if scene_data.find() and model.config.dataset.name != "images":
         drawn = make_builder(model).draw(SCENES.value, SEED.value, (COUNT.value, COUNT.value))
         return drawn.image > 0
     most = model.settings.max_objects
     if COUNT.value > most:
         raise app.UsageError(f"--count={COUNT.value}: a sample of the model has at most {most}")
-    print("there are no data sets here; these are samples of the model")
+    print("there is no data set of such scenes here; these are samples of the model")
     candidates = model.sample(SEED.value, CANDIDATES, count=[COUNT.value])
     apart = _least_distance(np.asarray(candidates.location)[:, : COUNT.value])
     chosen = np.argsort(-apart, kind="stable")[: SCENES.value]
-    return bernoulli.is_foreground(np.asarray(model.render(candidates[chosen])))
+    means = np.asarray(model.render(candidates[chosen]))
+    return likelihoods.of(model.settings).is_foreground(means)
 
 
 CANDIDATES = 512  # samples, of which those are shown whose objects are farthest apart

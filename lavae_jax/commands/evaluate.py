@@ -1,9 +1,9 @@
 """Measures a trained model on the test splits.
 
-    python launch/evaluate.py --checkpoint=runs/mnist1k-cpu
-    python launch/evaluate.py --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
-    python launch/evaluate.py --checkpoint=mnist1k --support=pixels    # shipped weights
-    python launch/evaluate.py --checkpoint=dsprites --dataset=multi_dsprites/between
+    lavae evaluate --checkpoint=runs/mnist1k-cpu
+    lavae evaluate --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
+    lavae evaluate --checkpoint=mnist1k --support=pixels    # shipped weights
+    lavae evaluate --checkpoint=dsprites --dataset=multi_dsprites/between
 
 Prints the importance-weighted bound on -log p(x) beside the entropy of the data, count
 accuracy, how far inferred centres are from the true ones, foreground ARI, and how far

@@ -1,7 +1,7 @@
 """Takes out of a run what is needed to use its model, small enough to be shipped.
 
-    python launch/export.py --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
-    python launch/evaluate.py --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
+    lavae export --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
+    lavae evaluate --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
 
 Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
 precision; the config without folders of this machine; the training's metrics; and
@@ -12,6 +12,7 @@ its name if it is in lavae_jax/weights.
 
 import importlib
 import pathlib
+import shlex
 import types
 
 from absl import flags
@@ -19,6 +20,7 @@ from ml_collections import ConfigDict
 
 from lavae_jax import model_files, recipes
 from lavae_jax.commands import program
+from lavae_jax.errors import UserError
 from lavae_jax.training import files
 
 RUN = flags.DEFINE_string("run", None, "The run's folder.")
@@ -29,16 +31,19 @@ flags.mark_flags_as_required(["run", "output"])
 def _module(name: str) -> types.ModuleType:
     """The config of a run: of the package, or of the checkout that the program is run from."""
     package = "lavae_jax.recipes" if name in recipes.names() else "configs"
-    return importlib.import_module(f"{package}.{name}")
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(f"there is no config {name!r}, of which this run is") from error
 
 
 def command(config: ConfigDict) -> str:
     """What trains the same model again, up to folders and to when things are reported."""
     usual = _module(config.name).get_config(config.recipe)
     usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
-    free = set(files.FREE) - {"num_train_steps"}
+    free = {*files.FREE, files.IMAGES} - {"num_train_steps"}
     changes = [
-        f" --config.{name}={value}"
+        " " + shlex.quote(f"--config.{name}={value}")
         for name, value in ours.items()
         if name not in free and usual.get(name) != value
     ]

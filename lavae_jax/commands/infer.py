@@ -70,7 +70,7 @@ def _threshold(text: str) -> float | str:
 
 def main():
     output = program.output_file(OUTPUT.value, tuple(objects.WRITERS))
-    overlays = program.output_folder(OVERLAY.value) if OVERLAY.value else None
+    overlays = program.output_folder(OVERLAY.value, "overlay") if OVERLAY.value else None
     model = load_model()
     data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
     source = images.open_images(IMAGES.value, MEMBER.value, data_dir)

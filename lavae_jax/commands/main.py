@@ -19,7 +19,8 @@ COMMANDS = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  lavae {name:{width}}  {text}" for name, text in COMMANDS.items()]
-    return "\n".join([__doc__.strip(), "", *lines, "", "lavae COMMAND --help lists the flags."])
+    title = "LAVAE: count, locate and edit the objects of images, without labels."
+    return "\n".join([title, "", *lines, "", "lavae COMMAND --help lists the flags."])
 
 
 def main() -> None:

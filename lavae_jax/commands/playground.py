@@ -1,6 +1,6 @@
 """Opens a page on which scenes can be decomposed and edited.
 
-    pip install -e ".[playground]"
+    pip install "lavae_jax[playground]"
     lavae playground                        # shipped weights
     lavae playground --checkpoint=runs/images-cpu --port=9000 --nobrowser
 

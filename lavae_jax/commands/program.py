@@ -89,7 +89,7 @@ def _keep_what_is_compiled() -> None:
 def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list[str]:
     """The flags; a config that is not there, or has no such field, is a mistake like others."""
     try:
-        argv = list(map(_find_config, argv))
+        argv = list(map(_find_config, _with_equals(argv)))
         if connect is not None:
             _connect(connect, argv)
         return flags.FLAGS(argv)
@@ -114,6 +114,20 @@ def _connect(connect: Callable[[list[str]], None], argv: list[str]) -> None:
         raise flags.Error(str(error)) from error
 
 
+def _with_equals(argv: list[str]) -> list[str]:
+    """--config NAME as --config=NAME."""
+    if "--config" not in argv[:-1]:
+        return argv
+    k = argv.index("--config")
+    return [*argv[:k], f"--config={argv[k + 1]}", *argv[k + 2 :]]
+
+
+def name() -> list[str]:
+    """The words that start this program."""
+    is_script = sys.argv[0].endswith(".py")
+    return [os.path.basename(sys.executable), sys.argv[0]] if is_script else sys.argv[0].split()
+
+
 def _find_config(word: str) -> str:
     """--config=NAME with the file of that name in the package; other words as they are."""
     if not word.startswith("--config="):
@@ -134,23 +148,23 @@ def output_file(path: str, suffixes: Sequence[str] = ()) -> pathlib.Path:
     if suffixes and file.suffix not in suffixes:
         expected = ", ".join(suffixes)
         raise app.UsageError(f"--output={path}: the ending must be one of {expected}")
-    _check_writable(path, file.absolute().parent)
+    _check_writable(f"--output={path}", file.absolute().parent)
     return file
 
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
-def output_folder(path: str) -> pathlib.Path:
+def output_folder(path: str, flag: str = "output") -> pathlib.Path:
     """The same for a folder, which need not exist yet."""
     folder = pathlib.Path(path)
     there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    _check_writable(path, there)
+    _check_writable(f"--{flag}={path}", there)
     return folder
 
 
-def _check_writable(path: str, folder: pathlib.Path) -> None:
+def _check_writable(given: str, folder: pathlib.Path) -> None:
     if not folder.is_dir():
-        raise NotADirectoryError(f"--output={path}: {folder} is not a folder")
+        raise NotADirectoryError(f"{given}: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"--output={path}: {folder} cannot be written to")
+        raise PermissionError(f"{given}: {folder} cannot be written to")

@@ -1,10 +1,13 @@
 """The scene data sets, which are part of a checkout and not of the installed package."""
 
 import importlib
+import pathlib
+import sys
 from typing import TYPE_CHECKING
 
 from absl import app
 
+import lavae_jax
 from lavae_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,25 +20,35 @@ def load() -> "datasets":
     if found is None:
         raise UserError(
             "the scene data sets (multi_mnist, multi_dsprites) are not part of the installed "
-            "package; run this command from a checkout. Custom images work here: "
+            "package; run the command in a checkout. Custom images work here: "
             "lavae train --config=images --config.dataset.path=FOLDER"
         )
     return found
 
 
 def find() -> "datasets | None":
-    """The same; None if there is none. Another package is called `datasets`, too."""
-    try:
-        found = importlib.import_module("datasets")
-    except ImportError:
+    """The same; None if the package is not run from a checkout."""
+    root = pathlib.Path(lavae_jax.__file__).resolve().parents[1]
+    if not (root / "datasets" / "scenes.py").exists():
         return None
-    return found if hasattr(found, "make_builder") else None
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))  # another package is called `datasets`, too
+    try:
+        return importlib.import_module("datasets")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed: pip install -e '.[all]' installs what the scene data "
+            "sets need"
+        ) from error
 
 
 def names() -> str:
     """The data sets, for the help of a flag."""
-    found = find()
-    return ", ".join(found.names()) if found else "those of a checkout"
+    try:
+        found = find()
+    except UserError:
+        found = None
+    return ", ".join(found.names()) if found else "a data set of a checkout"
 
 
 def check_splits(builder: "datasets.SceneBuilder", names: list[str]) -> None:

@@ -15,6 +15,7 @@ elsewhere give --coordinator, --num_processes and --process_id.
 """
 
 import os
+import pathlib
 import shlex
 import sys
 
@@ -22,6 +23,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from lavae_jax import recipes
 from lavae_jax.commands import process_flags, program, run_data
 from lavae_jax.training import loop
 
@@ -33,10 +35,17 @@ flags.adopt_module_key_flags(process_flags)
 
 def default_recipe_notice(config: ConfigDict, path: str) -> str:
     """The recipe that was chosen for a command that names none, and how to choose another."""
+    name = recipe_name(path)
     return (
-        f"recipe {config.recipe}, the default of {path} on {jax.devices()[0].platform} devices; "
-        f"{path} lists the others, which are chosen by --config={path}:RECIPE"
+        f"recipe {config.recipe}, the default of {name} on {jax.devices()[0].platform} devices; "
+        f"--config={name}:RECIPE chooses another"
     )
+
+
+def recipe_name(path: str) -> str:
+    """A config as a user would type it."""
+    name = pathlib.Path(path).stem
+    return name if path == recipes.path(name) else path
 
 
 def main():
@@ -46,7 +55,7 @@ def main():
         print(default_recipe_notice(config, path), flush=True)
     run_data.settle(config)
     workdir = WORKDIR.value or os.path.join("runs", f"{config.name}-{config.recipe}")
-    command = shlex.join([os.path.basename(sys.executable), *sys.argv])
+    command = shlex.join([*program.name(), *sys.argv[1:]])
     return loop.train(config, workdir, lambda: run_data.open_training_data(config), command)
 
 

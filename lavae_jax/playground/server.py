@@ -24,7 +24,7 @@ from lavae_jax.playground.engine import SIZE, Engine, Json, Refused
 
 STATIC = pathlib.Path(__file__).with_name("static")
 ANY_ADDRESS = "*"  # among hosts, for one that is given by numbers
-LARGEST_BODY = 1024 * 1024  # bytes
+LARGEST_BODY = 8 * 1024 * 1024  # bytes
 WAITING = 512  # requests at most
 HEADERS = {
     "content-security-policy": (

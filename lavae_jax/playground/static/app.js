@@ -498,7 +498,7 @@ for (const end of ["pointerup", "pointercancel"]) {
 // --- files, links and the clipboard --------------------------------------------------
 
 const openImage = (file) => attempt(async () => {
-  const raw = await imageFromFile(about, file);
+  const raw = await imageFromFile(about, file, $("invert").checked);
   const { image } = await ask("preprocess", { model: about.name, ...raw });
   show(unpack(image));
 });

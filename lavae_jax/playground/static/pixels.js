@@ -84,7 +84,7 @@ export function box(about, sprite) {
 const LARGEST_FILE = 20e6; // bytes
 
 // A file as the colours of an image that fits the model's canvas, for the server to preprocess.
-export async function fromFile(about, file) {
+export async function fromFile(about, file, invert) {
   if (file.size > LARGEST_FILE) throw new Error("This image is larger than 20 MB.");
   const bitmap = await createImageBitmap(file).catch(() => {
     throw new Error("This file is not an image that the browser can read.");
@@ -99,7 +99,5 @@ export async function fromFile(about, file) {
   context.drawImage(bitmap, 0, 0, w, h);
   const { data } = context.getImageData(0, 0, w, h);
   const colours = data.filter((_, i) => i % 4 !== 3);
-  const mean = colours.reduce((a, b) => a + b, 0) / colours.length;
-  const invert = mean > 127 && about.channels === 1;
   return { height: h, width: w, colours: toBase64(colours), invert };
 }
