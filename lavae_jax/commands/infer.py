@@ -107,12 +107,12 @@ def _report(records: list[objects.Record], rate: float) -> None:
     for record in failed[:10]:
         print(f"not read: {record['error']}")
     if len(failed) > 10:
-        print(f"and {len(failed) - 10} more files that could not be read")
+        print(f"and {_number(len(failed) - 10, 'other file')} that could not be read")
     if not good:
         return
     number = sum(record["count"] for record in good)
     with_foreground = [record for record in good if record["unexplained"] is not None]
-    text = f"{number:,} objects in {len(good):,} images ({rate:.1f} images/s)"
+    text = f"{_number(number, 'object')} in {_number(len(good), 'image')} ({rate:.1f} images/s)"
     if with_foreground:
         missed = np.array([record["unexplained"] for record in with_foreground])
         worst = with_foreground[int(missed.argmax())]["image"]
@@ -124,9 +124,13 @@ def _report(records: list[objects.Record], rate: float) -> None:
     empty = [record["image"] for record in good if record["unexplained"] is None]
     if empty:
         print(
-            f"{len(empty):,} images have no foreground, {empty[0]} for one. If they have objects, "
-            "try --invert or --threshold"
+            f"without foreground: {_number(len(empty), 'image')}, such as {empty[0]}. If there are "
+            "objects, try --invert or --threshold"
         )
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def run():
