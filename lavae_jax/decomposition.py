@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from lavae_jax import counting, gaussian, networks, tiles
+from lavae_jax import counting, gaussian, inference, networks, tiles
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings
 
@@ -106,8 +106,7 @@ def images_at_once(batch_size: int, canvas: tuple[int, int]) -> int:
 
 def log_odds(lavae: LAVAE, x: jax.Array, size: jax.Array | None = None) -> jax.Array:
     """The log-odds [B, H, W] of an object at each pixel; see `LocationNet` for `size`."""
-    settings = lavae.settings
-    return lavae.location(x, size) - settings.threshold + settings.log_odds_at_threshold
+    return inference.log_odds(lavae.settings, lavae.location(x, size))
 
 
 def _log_odds_and_peaks(lavae, x, size):

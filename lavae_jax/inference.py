@@ -42,8 +42,12 @@ def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
 
 def object_logits(settings: LavaeSettings, h_loc: jax.Array) -> jax.Array:
     """The log odds, from h_loc [B, H, W], that an object is located at a pixel."""
-    gamma = settings.gamma_for(h_loc.shape[1:3])
-    return h_loc / gamma - settings.threshold + settings.log_odds_at_threshold
+    return log_odds(settings, h_loc / settings.gamma_for(h_loc.shape[1:3]))
+
+
+def log_odds(settings: LavaeSettings, logits: jax.Array) -> jax.Array:
+    """The same from what the location network returns, before γ."""
+    return logits - settings.threshold + settings.log_odds_at_threshold
 
 
 def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:

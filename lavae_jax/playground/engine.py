@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from lavae_jax import decomposition
+from lavae_jax import decomposition, likelihoods
 from lavae_jax.api import Model
 from lavae_jax.scene import Scene
 
@@ -203,7 +203,7 @@ class Engine:
             return np.stack(drawn)
         model = self.models[name]
         dreamt = model.sample(0, ENCODED, [1, 2, 3], self.canvas(name))
-        return np.asarray(model.render(dreamt)).round()
+        return likelihoods.of(model.settings).is_foreground(np.asarray(model.render(dreamt)))
 
     # --- scenes ------------------------------------------------------------------
 
@@ -253,7 +253,8 @@ class Engine:
             model = self.model(name)
             count = _whole(request.get("count"), "count", 0, model.settings.max_objects)
             scene = model.sample(_seed(request), 1, [count], self.canvas(name))
-            answers.append({"image": pack(np.asarray(model.render(scene))[0] > 0.5)})
+            means = np.asarray(model.render(scene))[0]
+            answers.append({"image": pack(likelihoods.of(model.settings).is_foreground(means))})
         return answers
 
     def infer(self, requests: Sequence[Json]) -> list[Json]:
