@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
 BY_DEVICE = ""  # the recipe of a command that names none
-# For now `cpu` is the default on every device. On accelerators it is to be `paper`, once `thin`,
-# which is `paper` made small, has been trained to its end (docs/experiments.md).
+# `cpu` is the default on every device. `thin`, which is `paper` made small, counts every object but
+# has not reached the likelihood of `cpu` (docs/experiments.md, "At full resolution").
 ACCELERATOR_RECIPE = "cpu"
 
 
