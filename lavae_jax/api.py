@@ -99,6 +99,15 @@ def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
         )
 
 
+def _refuse_large(x, purpose: str) -> None:
+    """Refuses images for which whole maps of pixels would not fit into memory."""
+    if not is_traced(x) and tiles.is_large(x.shape[1:3]):
+        raise ImageError(
+            f"images of {x.shape[1]}x{x.shape[2]} are too large for {purpose}, which takes up to "
+            f"{tiles.LARGE:,} pixels; cut them into parts"
+        )
+
+
 def _warn(message: str) -> None:
     """Warns the code that called this package."""
     frame, level = sys._getframe(1), 2
@@ -211,11 +220,7 @@ class _Trained:
 
     def _bound_images(self, images):
         x = self._of_one_size(images)
-        if not is_traced(x) and tiles.is_large(x.shape[1:3]):
-            raise ImageError(
-                f"images of {x.shape[1]}x{x.shape[2]} are too large for a bound, which takes up to "
-                f"{tiles.LARGE:,} pixels; cut them into parts"
-            )
+        _refuse_large(x, "a bound")
         return x
 
     def _run(self, function, *inputs, batch_size: int | None = None, **kwargs):
@@ -461,11 +466,7 @@ class Model(_Trained):
 
     def _sample_posterior(self, x, key: Key, places: Sequence[int]) -> Scene:
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
-        if not is_traced(x) and tiles.is_large(x.shape[1:3]):
-            raise ImageError(
-                f"images of {x.shape[1]}x{x.shape[2]} are too large for a sample of q, which takes "
-                f"up to {tiles.LARGE:,} pixels; cut them into parts"
-            )
+        _refuse_large(x, "a sample of q")
         size = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         keys = _image_keys(key, places)
         return self._stamp(self._run(inference.sample_scene, x, keys, batch_size=size))

@@ -91,11 +91,8 @@ def listen() -> socket.socket:
             f"--host={HOST.value}: {error.strerror}; expected an address of this machine"
         ) from error
     except OSError as error:
-        advice = (
-            "try --port=0"
-            if error.errno in (errno.EADDRINUSE, errno.EACCES)
-            else ("expected an address of this machine")
-        )
+        is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        advice = "try --port=0" if is_port else "expected an address of this machine"
         raise PlaygroundError(
             f"--host={HOST.value} --port={PORT.value}: {error.strerror}; {advice}"
         ) from error
