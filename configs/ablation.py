@@ -11,11 +11,23 @@ Each is one change away from the one before. `described`: the paper's training, 
 everything by the ELBO. `centred`: peaks move to centres of mass. `frozen`: the ELBO does not
 train h_loc. `peaks`: q(z_loc) samples on peaks alone, which is the recipe `cpu`. The recipe
 `joint` of configs/mnist1k.py is this file's `described` with three changes.
+
+The same question at full resolution, for the recipe `thin` in fewer steps:
+
+    python launch/train.py --config=configs/ablation.py:thin_described
+    python launch/train.py --config=configs/ablation.py:thin_exclusion
+    python launch/train.py --config=configs/ablation.py:thin_gamma
+    python launch/train.py --config=configs/ablation.py:thin_peaks
+
+`thin_described`: γ, the threshold, local maxima and draws as in Appendix B. `thin_exclusion`: a
+draw excludes the pixels within half a sprite from the next ones. `thin_gamma`: γ = 32 and a
+threshold of 2 γ. `thin_peaks`: local maxima within a third of a sprite, which is `thin`.
 """
 
 from lavae_jax.recipes import common, mnist1k
 
 STEPS = 8_000  # of the ELBO
+THIN_STEPS = 6_000
 
 
 def described(config):
@@ -44,8 +56,30 @@ def phases(config):
     config.curriculum.peaks.centrings = 0
 
 
+def thin_peaks(config):
+    common.lavae_thin(config, num_steps=THIN_STEPS)
+
+
+def thin_gamma(config):
+    peak_radius = config.model.peak_radius
+    thin_peaks(config)
+    config.model.peak_radius = peak_radius
+
+
+def thin_exclusion(config):
+    gamma, threshold = config.model.gamma, config.model.threshold
+    thin_gamma(config)
+    config.model.update(gamma=gamma, threshold=threshold)
+
+
+def thin_described(config):
+    thin_exclusion(config)
+    config.model.taken_radius = 0
+
+
 def get_config(recipe: str = "described"):
     config = mnist1k.get_config("described")
     config.name = "ablation"
     recipes = (described, phases, centred, frozen, peaks)
+    recipes += (thin_described, thin_exclusion, thin_gamma, thin_peaks)
     return common.make(config, recipe, **{recipe.__name__: recipe for recipe in recipes})

@@ -162,16 +162,18 @@ def lavae_paper(config: ConfigDict) -> None:
     config.eval_every_steps = 1_000  # the first one tells whether a run is healthy
 
 
-def lavae_thin(config: ConfigDict, *, num_steps: int = 20_000) -> None:
+def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
     """The recipe `paper` for two CPU cores: smaller networks and batches, fewer steps.
 
-    The warm-up and the annealing take a tenth of the steps each, where the paper's take three
-    tenths. Learning rates are higher, and fall to 0 along half a cosine.
+    The appearance network runs on windows, which gives the same numbers as on the map at hard
+    locations in half of the time. The warm-up and the annealing take a tenth of the steps each,
+    where the paper's take three tenths. Learning rates are higher, and fall to 0 along half a
+    cosine.
     """
     lavae_paper(config)
     config.model.update(activations="float32", packed_pixels=1)
     config.model.location.update(width=8, head_width=8)
-    config.model.appearance.width = 16
+    config.model.appearance.update(width=16, computed_on="windows")
     config.model.decoder.update(width=24, seed_channels=64)
     config.auxiliary.width = 16
     config.batch_size = 8
