@@ -1,16 +1,13 @@
 """What each departure from the paper's training buys, on multi-MNIST-1k in fewer steps.
 
     python launch/train.py --config=configs/ablation.py:described
-    python launch/train.py --config=configs/ablation.py:phases
-    python launch/train.py --config=configs/ablation.py:centred
     python launch/train.py --config=configs/ablation.py:frozen
     python launch/train.py --config=configs/ablation.py:peaks
 
-Each is one change away from the one before. `described`: the paper's training, in small.
-`phases`: the auxiliary VAE is trained first, h_loc then on the peaks of its KL map, then
-everything by the ELBO. `centred`: peaks move to centres of mass. `frozen`: the ELBO does not
-train h_loc. `peaks`: q(z_loc) samples on peaks alone, which is the recipe `cpu`. The recipe
-`joint` of configs/mnist1k.py is this file's `described` with three changes.
+`described`: the paper's training, in small. `frozen`: the auxiliary VAE is trained first, the
+location network then on the peaks of its KL map, then everything else by the ELBO. `peaks`:
+q(z_loc) samples on peaks alone, which is the recipe `cpu`. The recipe `joint` of
+configs/mnist1k.py is this file's `described` with three changes.
 
 The same question at full resolution, for the recipe `thin` in fewer steps:
 
@@ -43,19 +40,6 @@ def frozen(config):
     config.model.support = "pixels"
 
 
-def centred(config):
-    frozen(config)
-    paper = mnist1k.get_config("described")
-    common.lavae_stem(paper, num_steps=STEPS)
-    config.curriculum.location = paper.curriculum.location
-    config.curriculum.temperature = paper.curriculum.temperature
-
-
-def phases(config):
-    centred(config)
-    config.curriculum.peaks.centrings = 0
-
-
 def thin_peaks(config):
     common.lavae_thin(config, num_steps=THIN_STEPS)
 
@@ -74,12 +58,12 @@ def thin_exclusion(config):
 
 def thin_described(config):
     thin_exclusion(config)
-    config.model.taken_radius = 0
+    config.model.exclusion_radius = 0
 
 
 def get_config(recipe: str = "described"):
     config = mnist1k.get_config("described")
     config.name = "ablation"
-    recipes = (described, phases, centred, frozen, peaks)
+    recipes = (described, frozen, peaks)
     recipes += (thin_described, thin_exclusion, thin_gamma, thin_peaks)
     return common.make(config, recipe, **{recipe.__name__: recipe for recipe in recipes})

@@ -296,7 +296,7 @@ def measure_prior() -> None:
     medians = {name: round(float(np.median(values)), 2) for name, values in times.items()}
     report("step", batch_size=size, milliseconds=medians)
 
-    for places in (int(size * config.budget.places), 2_000):
+    for places in (int(size * config.budget.objects_per_image), 2_000):
         z = jax.random.normal(KEY, (places, latent))
         drawn = prior.Mixture(
             jnp.zeros(COMPONENTS.value), jax.random.normal(KEY, (2 * latent, COMPONENTS.value))

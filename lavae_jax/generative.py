@@ -14,7 +14,7 @@ from lavae_jax.scene import Scene
 
 def log_prior_count(lavae: LAVAE, count: jax.Array) -> jax.Array:
     """log p(n) = log a_n."""
-    return jax.nn.log_softmax(lavae.count)[count]
+    return jax.nn.log_softmax(lavae.count_logits)[count]
 
 
 def log_prior_locations(num_pixels: int, count: jax.Array, num_slots: int) -> jax.Array:
@@ -58,7 +58,7 @@ def sample_prior(
     """A scene from the prior for each key [B]. `count_logits` [B, M + 1] replace p(n)."""
     slots, pixels = lavae.settings.max_objects, canvas[0] * canvas[1]
     if count_logits is None:
-        count_logits = jnp.broadcast_to(lavae.count, (len(keys), slots + 1))
+        count_logits = jnp.broadcast_to(lavae.count_logits, (len(keys), slots + 1))
     count_keys, location_keys, appearance_keys = jax.vmap(
         lambda key: jax.random.split(key, 3), out_axes=1
     )(keys)

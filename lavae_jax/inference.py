@@ -181,7 +181,7 @@ def sample_posterior(
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     count, overflow = packing.fit(count, budget)
     objects = packing.pack(count, budget.capacity)
-    canvas, radius = x.shape[1:3], lavae.settings.taken_radius
+    canvas, radius = x.shape[1:3], lavae.settings.exclusion_radius
     is_apart = support.pixel is not None or radius == 0
     taken_with = None if is_apart else locations.within(radius, canvas)
     where = locations.sample(

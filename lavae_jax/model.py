@@ -6,6 +6,7 @@ The module computes features. The probability is functions of it: `inference`,
     bind(objective.elbo, LAVAE(settings))(variables, x, keys)
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,8 +47,9 @@ class LAVAE(nn.Module):
             settings.channels,
             self._execution("decoder").plain(),  # sprites are an odd number of pixels wide
         )
-        # The logits of p(n): a = softmax(count).
-        self.count = self.param("count", nn.initializers.zeros, (settings.max_objects + 1,))
+        # p(n) = softmax(count_logits).
+        shape = (settings.max_objects + 1,)
+        self.count_logits = self.param("count_logits", nn.initializers.zeros, shape)
         # p(z_app): a mixture, or None for N(0, I), which has no parameters.
         sizes = settings.prior.components, settings.latent_size
         is_mixture = settings.prior.kind == "mixture"
@@ -75,6 +77,12 @@ def initialise(module: nn.Module, key: chex.PRNGKey) -> Variables:
 def bind(function: Callable, module: nn.Module) -> Callable:
     """function(bound module, ...) as a pure function of (variables, ...)."""
     return nn.apply(function, module)
+
+
+@functools.cache
+def compiled(function: Callable, module: nn.Module) -> Callable:
+    """As `bind`, compiled once for each function and module."""
+    return jax.jit(bind(function, module))
 
 
 def bind_training(function: Callable, module: nn.Module) -> Callable:

@@ -18,11 +18,11 @@ import safetensors
 import safetensors.numpy
 from ml_collections import ConfigDict
 
+from lavae_jax import checkpoints, compatibility
 from lavae_jax.api import Baseline, Model
+from lavae_jax.checkpoints import Checkpoint, CheckpointError
 from lavae_jax.model import LAVAE, initialise
 from lavae_jax.settings import LavaeSettings, from_config
-from lavae_jax.training import checkpoints
-from lavae_jax.training.checkpoints import Checkpoint, CheckpointError
 from lavae_jax.vae import GridVAE, baseline_settings
 
 SHIPPED = pathlib.Path(__file__).with_name("weights")
@@ -138,7 +138,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
             raise ValueError("it describes no model")
     except ValueError as error:
         raise CheckpointError(f"{path} is not the config of a run: {error}") from error
-    return ConfigDict(content)
+    return ConfigDict(compatibility.upgrade_config(content))
 
 
 # --- parts -------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _read_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if expected and hashlib.sha256(content).hexdigest() != expected:
         raise CheckpointError(f"{path} is damaged: it does not fit its checksum")
     try:
-        return safetensors.numpy.load(content)
+        return compatibility.upgrade_arrays(safetensors.numpy.load(content))
     except (safetensors.SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

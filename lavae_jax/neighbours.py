@@ -12,26 +12,30 @@ import numpy as np
 import scipy.signal
 from jax import lax
 
-NEAR = 8  # components that a training step asks for an object, or all if they are fewer
-NUMBERS = 32  # of a sketch
+NEAR = 8  # components that a training step evaluates for an object, or all if they are fewer
+SKETCH_SIZE = 32  # numbers
 # An object that is found a pixel beside its place looks much the same.
 BLUR = np.outer([1, 2, 1], [1, 2, 1])
-AT_ONCE = 1024  # objects
+BATCH_SIZE = 1024  # objects
 
 
 def sketch(windows: jax.Array) -> jax.Array:
-    """Windows [P, h, w, C] -> [P, NUMBERS], which are about as far apart as the blurred windows:
-    random projections (Johnson and Lindenstrauss). Those of binary windows are whole numbers, so
-    they are exact on every platform."""
-    signs = np.random.default_rng(0).choice([-1, 1], (*windows.shape[1:], NUMBERS))
+    """Random projections of blurred windows, which keep their distances (Johnson, Lindenstrauss).
+
+    Windows [P, h, w, C] -> [P, SKETCH_SIZE]. Those of binary windows are whole numbers, so they are
+    exact on every platform.
+    """
+    signs = np.random.default_rng(0).choice([-1, 1], (*windows.shape[1:], SKETCH_SIZE))
     blurred = scipy.signal.convolve(signs, BLUR[..., None, None], "same", "direct")
-    weights = blurred.reshape(-1, NUMBERS).astype(np.float32)
+    weights = blurred.reshape(-1, SKETCH_SIZE).astype(np.float32)
     return jnp.matmul(windows.reshape(len(windows), -1), weights, precision=lax.Precision.HIGHEST)
 
 
 def different(sketches: np.ndarray, number: int) -> np.ndarray:
-    """So many of the sketches [P, NUMBERS], by their places: the first that are all different, and
-    if there are not enough, the first of the others."""
+    """Indices of so many of the sketches [P, SKETCH_SIZE].
+
+    The first that are all different, and if these are not enough, the first of the others.
+    """
     _, first = np.unique(sketches, axis=0, return_index=True)
     first = np.sort(first)
     others = np.setdiff1d(np.arange(len(sketches)), first)
@@ -39,11 +43,11 @@ def different(sketches: np.ndarray, number: int) -> np.ndarray:
 
 
 def nearest(sketches: np.ndarray, references: np.ndarray, number: int) -> np.ndarray:
-    """So many of the references [K, NUMBERS] for each sketch [P, NUMBERS], the nearest first."""
+    """Indices of the nearest references [K, SKETCH_SIZE] of each sketch [P, SKETCH_SIZE]."""
     pieces = [np.zeros((0, number), np.int32)]
-    for start in range(0, len(sketches), AT_ONCE):
-        piece = sketches[start : start + AT_ONCE]
-        filled = np.pad(piece, ((0, AT_ONCE - len(piece)), (0, 0)))
+    for start in range(0, len(sketches), BATCH_SIZE):
+        piece = sketches[start : start + BATCH_SIZE]
+        filled = np.pad(piece, ((0, BATCH_SIZE - len(piece)), (0, 0)))
         pieces.append(np.asarray(_nearest(filled, references, number))[: len(piece)])
     return np.concatenate(pieces)
 

@@ -337,7 +337,7 @@ class LocationNet(nn.Module):
         # In float32: γ would magnify the rounding error.
         x = Conv(self.execution.exact(), factor**2)(x)
         x = depth_to_space(x, factor)[:, :height, :width, 0]
-        if not settings.blurred:
+        if not settings.blur_logits:
             return x
         if size is None:
             return blur(x, factor)

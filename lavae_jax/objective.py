@@ -46,12 +46,14 @@ def elbo(
     temperature: jax.Array | None = None,
     force_one: jax.Array | float = 0.0,
     found: Found | None = None,
+    standard_prior: bool = False,
 ) -> Elbo:
     """A single-sample estimate of the ELBO of each image [B, H, W, C].
 
     With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
     is trained on n̂ all the same: n has no gradient, so nothing else changes. If it is known
-    what is `found` in the images, the location network is left out.
+    what is `found` in the images, the location network is left out. With `standard_prior`,
+    p(z_app) is N(0, I) whatever the model's own.
     """
     budget = budget or Budget.for_everything(lavae.settings.max_objects, len(x))
     force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -65,7 +67,8 @@ def elbo(
         lavae, x, found.support, count, sample_keys, budget, temperature
     )
     intensity = _intensity(lavae, posterior, x.shape[1:3])
-    parts, _ = _terms(lavae, x, posterior, intensity, found.count)
+    p_app = None if standard_prior else lavae.prior
+    parts, _ = _terms(lavae, p_app, x, posterior, intensity, found.count)
     return Elbo(parts, detection, found.count, posterior, intensity)
 
 
@@ -76,15 +79,13 @@ def _intensity(lavae, posterior, canvas):
     )
 
 
-def _terms(lavae, x, posterior, intensity, inferred_count) -> tuple[Terms, jax.Array]:
+def _terms(lavae, p_app, x, posterior, intensity, inferred_count) -> tuple[Terms, jax.Array]:
     """The parts of the ELBO (App. A), and log p(x, z) - log q(z | x) of the sample.
 
     q(n | x) is a point, so its KL is -log p(n̂).
     """
     objects = posterior.objects
-    kl, log_ratio = prior.divergence(
-        lavae.prior, posterior.appearance, posterior.noise, posterior.near
-    )
+    kl, log_ratio = prior.divergence(p_app, posterior.appearance, posterior.noise, posterior.near)
     parts = Terms(
         generative.log_likelihood(x, intensity, likelihoods.of(lavae.settings)),
         -generative.log_prior_count(lavae, inferred_count),
@@ -142,7 +143,7 @@ def log_weights(
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
     posterior = inference.sample_posterior(lavae, x, support, count, keys, budget)
     intensity = _intensity(lavae, posterior, x.shape[1:3])
-    parts, log_w = _terms(lavae, repeat(x), posterior, intensity, count)
+    parts, log_w = _terms(lavae, lavae.prior, repeat(x), posterior, intensity, count)
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))
 
 

@@ -28,16 +28,16 @@ def check_choices(owner: str, settings: Any) -> None:
 class LocationSettings:
     """h_loc: a residual network and a convolutional head, behind a space-to-depth stem.
 
-    blurred: the logits are blurred as far as a cell of the stem reaches. Behind a stem of f, the
-        last layer has a channel for each of the f² places in a cell, and the one that it likes
-        best would win wherever in the cell an object is; the blur gives all the same weight.
+    blur_logits: whether the logits are blurred as far as a cell of the stem reaches. Behind a
+        stem of f, the last layer has a channel for each of the f² pixels of a cell, and the one
+        with the largest bias would win wherever an object is; the blur weights all equally.
     """
 
     width: int
     blocks: int
     head_width: int
     space_to_depth: int
-    blurred: bool = False
+    blur_logits: bool = False
 
     def __post_init__(self):
         if self.space_to_depth < 1:
@@ -47,7 +47,7 @@ class LocationSettings:
     def reach(self) -> int:
         """How many pixels away from a pixel the image can make a difference to its logit."""
         layers, factor = 2 * self.blocks + 3, self.space_to_depth
-        return (layers + 1 + self.blurred) * factor
+        return (layers + 1 + self.blur_logits) * factor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,10 +130,10 @@ class LavaeSettings:
     peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
     support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
         f_count counts. The latter never draws one object twice from two pixels.
-    taken_radius: among all pixels, a draw takes those that are at most so many rows and columns
-        away, so that none of them is drawn for the next object; 0, as in the paper, for its own.
-    counted_from: the probability of an object that the threshold stands for. It has a meaning
-        where h_loc was trained as a probability; elsewhere it only sets the scale of scores.
+    exclusion_radius: a draw among all pixels excludes those at most so many rows and columns away
+        from the next draws; 0, as in the paper, for its own pixel alone.
+    min_object_probability: objects are counted from this probability on; it is what the threshold
+        stands for. Where h_loc was not trained as a probability, it only sets the scale of scores.
     prior: the paper's where a config does not say, as those of old do not.
     likelihood: of a pixel given the sum of the sprites (see `likelihoods`).
     activations: the type of the activations of convolutional networks. bfloat16 halves the memory
@@ -153,8 +153,8 @@ class LavaeSettings:
     location: LocationSettings
     appearance: AppearanceSettings
     decoder: DecoderSettings
-    taken_radius: int = 0
-    counted_from: float = 0.5
+    exclusion_radius: int = 0
+    min_object_probability: float = 0.5
     prior: PriorSettings = PriorSettings(kind="normal")
     likelihood: Literal["bernoulli"] = "bernoulli"
     activations: Literal["float32", "bfloat16"] = "float32"
@@ -165,15 +165,16 @@ class LavaeSettings:
         for name in ("channels", "sprite_size", "max_objects", "latent_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model {name}={getattr(self, name)} must be at least 1")
-        if not 0 < self.counted_from < 1:
+        if not 0 < self.min_object_probability < 1:
             raise ValueError(
-                f"model counted_from={self.counted_from} must be a probability between 0 and 1"
+                f"model min_object_probability={self.min_object_probability} must be a probability "
+                "between 0 and 1"
             )
 
     @property
     def log_odds_at_threshold(self) -> float:
         """The log-odds of an object that the threshold stands for."""
-        return math.log(self.counted_from / (1 - self.counted_from))
+        return math.log(self.min_object_probability / (1 - self.min_object_probability))
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])

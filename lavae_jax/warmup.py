@@ -38,19 +38,22 @@ def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.square(map_ - jax.lax.stop_gradient(target)).sum((1, 2)).mean()
 
 
-def turned(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
-    """Images [B, H, W, C], a share of which are turned and mirrored: any of 8 ways, or of the 4
-    that leave the shape as it is."""
+def augment(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
+    """Rotates and mirrors a share of the images [B, H, W, C].
+
+    Each of the 8 symmetries of a square has the same probability; of oblong images, each of the 4
+    that keep the shape.
+    """
     square = x.shape[1] == x.shape[2]
 
-    def turn(image, key):
-        is_turned, *ways = jax.random.bernoulli(key, jnp.array([share, 0.5, 0.5, 0.5 * square]))
-        upside_down, mirrored, transposed = (is_turned & way for way in ways)
+    def transform(image, key):
+        is_augmented, *ways = jax.random.bernoulli(key, jnp.array([share, 0.5, 0.5, 0.5 * square]))
+        upside_down, mirrored, transposed = (is_augmented & way for way in ways)
         image = jnp.where(upside_down, image[::-1], image)
         image = jnp.where(mirrored, image[:, ::-1], image)
         return jnp.where(transposed, image.swapaxes(0, 1), image) if square else image
 
-    return jax.vmap(turn)(x, keys)
+    return jax.vmap(transform)(x, keys)
 
 
 def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
@@ -118,19 +121,19 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
 
 
 def detection_loss(
-    logits: jax.Array, peaks: jax.Array, weight: float, which_weight: float
+    logits: jax.Array, peaks: jax.Array, positive_weight: float, localisation_weight: float
 ) -> jax.Array:
     """Cross-entropy of marked pixels [B, H, W], summed over pixels, the mean over images.
 
-    A marked pixel counts `weight` times: where several pixels share the chance of being
-    marked, all of them should pass the threshold, since the highest alone is counted. To that,
-    the cross-entropy of which of the 3x3 pixels around a marked one it is adds `which_weight`
-    times: an object's location should be the same pixel of it at every sighting.
+    A marked pixel has `positive_weight`: where several pixels share the chance of being marked,
+    all of them should pass the threshold, since the highest alone is counted. A second term, with
+    `localisation_weight`, is the cross-entropy of which of the 3x3 pixels around a mark is marked:
+    an object's location should always be the same pixel of it.
     """
     entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
-    entropy = jnp.where(peaks, weight, 1.0) * entropy
+    entropy = jnp.where(peaks, positive_weight, 1.0) * entropy
     which = jax.nn.logsumexp(_neighbours(logits), axis=0) - logits
-    return (entropy + jnp.where(peaks, which_weight * which, 0.0)).sum((1, 2)).mean()
+    return (entropy + jnp.where(peaks, localisation_weight * which, 0.0)).sum((1, 2)).mean()
 
 
 def _neighbours(maps):

@@ -12,10 +12,9 @@ import jax
 import numpy as np
 
 from configs import mnist1k
-from lavae_jax import model_files
+from lavae_jax import checkpoints, model_files
+from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.model import initialise
-from lavae_jax.training import checkpoints
-from lavae_jax.training.checkpoints import Checkpoint
 
 PAIR = 4.0  # the first number of a pair's appearance; a single pixel's is 0
 

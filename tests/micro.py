@@ -8,7 +8,8 @@ import numpy as np
 from small_models import get_config
 
 import datasets
-from lavae_jax.training import checkpoints, files, loop, step
+from lavae_jax import checkpoints
+from lavae_jax.training import files, loop, step
 
 OVERRIDES = "canvas=24,patch=7,max_count=2,crowd=3,num_train=120,num_test=8,num_crowd=8"
 FIELDS = {
@@ -31,7 +32,7 @@ LAVAE_FIELDS = {
 }
 PHASED_FIELDS = {
     "model.threshold": -99.0,  # a network that has hardly been trained finds objects, too
-    "optimizer.decay_steps": 2,
+    "curriculum.appearance.steps": 2,
 }
 MIXTURE_FIELDS = {"model.prior.components": 5, "curriculum.mixture.steps": 4}
 
@@ -44,14 +45,18 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     """
     changes = {**FIELDS, "num_train_steps": steps}
     if name.startswith("baseline"):
-        changes["crops.steps"] = 0
+        changes |= {"curriculum.crops.steps": 0, "curriculum.elbo.steps": 1_000}
     else:
         first, second = warmup or (0, 0)
         changes |= LAVAE_FIELDS
         changes |= (
             {"curriculum.auxiliary.steps": first, "curriculum.peaks.steps": second}
             if recipe in ("cpu", "mixture")
-            else {"curriculum.warmup_steps": first, "curriculum.anneal_steps": second}
+            else {
+                "curriculum.warmup.steps": first + second,
+                "curriculum.warmup.anneal_steps": second,
+                "curriculum.elbo.steps": 1_000,
+            }
         )
         changes |= PHASED_FIELDS if recipe in ("cpu", "mixture") else {}
         changes |= MIXTURE_FIELDS if recipe == "mixture" else {}
@@ -97,11 +102,13 @@ def _made_once(config):
     """Runs of this process that differ in nothing that is compiled share it: most of a short
     run's time goes into tracing."""
     fields = files.flatten(files.plain(config))
-    what = tuple((name, str(value)) for name, value in fields.items() if name not in files.FREE)
+    what = tuple(
+        (name, str(value)) for name, value in fields.items() if name not in files.MAY_CHANGE
+    )
 
     def once(make):
         def made(task, *arguments):
-            phases = tuple((phase.name, bool(phase.memo)) for phase in (*arguments[:-1],))
+            phases = tuple((phase.name, bool(phase.prepare)) for phase in (*arguments[:-1],))
             key = (make.__name__, what, phases)
             if key not in _made:
                 _made[key] = make(task, *arguments)

@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lavae_jax.training import checkpoints
-from lavae_jax.training.checkpoints import Checkpoint, CheckpointError
+from lavae_jax import checkpoints
+from lavae_jax.checkpoints import Checkpoint, CheckpointError
 
 TREE = {
     "params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},

@@ -350,7 +350,7 @@ def test_settings_follow_the_size_of_sprites():
         assert config.model.appearance.window == window
         assert config.auxiliary.cell == config.auxiliary.space_to_depth == cell
     config.model.max_objects = 23
-    assert config.budget.slots == config.budget.places == 23
+    assert config.budget.slots == config.budget.objects_per_image == 23
 
 
 @pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
@@ -384,7 +384,7 @@ def training(folder, workdir, steps, config="configs/images.py:cpu", **changes):
     fields = {**micro.FIELDS, **micro.LAVAE_FIELDS, "dataset.held_out": 4}
     fields |= {"curriculum.auxiliary.steps": 1, "curriculum.peaks.steps": 1}
     fields |= {"dataset.path": folder, "dataset.invert": True, "dataset.canvas": 24}
-    fields |= {"model.sprite_size": 5, "num_train_steps": steps, "optimizer.decay_steps": 0}
+    fields |= {"model.sprite_size": 5, "num_train_steps": steps}
     del fields["dataset.overrides"], fields["model.appearance.window"]
     flags = [f"--config.{field}={value}" for field, value in (fields | changes).items()]
     return ["train.py", f"--config={config}", *flags, f"--workdir={workdir}"]

@@ -18,12 +18,12 @@ def digits(number, seed=0):
     return windows
 
 
-@pytest.mark.parametrize("number", [1, 7, neighbours.AT_ONCE + 3])
+@pytest.mark.parametrize("number", [1, 7, neighbours.BATCH_SIZE + 3])
 @pytest.mark.parametrize("near", [1, 8, 50])
 def test_the_nearest_are_those_of_the_least_distance(number, near):
     rng = np.random.default_rng(0)
     sketches, references = (
-        rng.normal(size=(n, neighbours.NUMBERS)).astype(np.float32) for n in (number, 50)
+        rng.normal(size=(n, neighbours.SKETCH_SIZE)).astype(np.float32) for n in (number, 50)
     )
     ours = neighbours.nearest(sketches, references, near)
     far = distance.cdist(sketches.astype(float), references.astype(float))
@@ -33,7 +33,7 @@ def test_the_nearest_are_those_of_the_least_distance(number, near):
 
 
 def test_nothing_is_near_where_there_is_nothing():
-    none = np.zeros((0, neighbours.NUMBERS), np.float32)
+    none = np.zeros((0, neighbours.SKETCH_SIZE), np.float32)
     assert neighbours.nearest(none, none, 8).shape == (0, 8)
 
 
@@ -59,7 +59,7 @@ def test_an_object_that_is_found_a_pixel_beside_its_place_is_known_again():
 
 def test_the_first_that_are_different_come_before_others():
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(4, neighbours.NUMBERS))
+    rows = rng.normal(size=(4, neighbours.SKETCH_SIZE))
     sketches = rows[[2, 2, 0, 1, 0, 3, 1]]
     for number, expected in ((3, [0, 2, 3]), (4, [0, 2, 3, 5]), (6, [0, 2, 3, 5, 1, 4])):
         assert neighbours.different(sketches, number).tolist() == expected

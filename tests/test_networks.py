@@ -147,7 +147,9 @@ def test_a_blur_prefers_no_place_in_a_cell(factor):
 
 def test_location_logits_are_blurred_if_the_settings_say_so(x):
     plain = small(space_to_depth=4)
-    blurred = dataclasses.replace(plain, location=dataclasses.replace(plain.location, blurred=True))
+    blurred = dataclasses.replace(
+        plain, location=dataclasses.replace(plain.location, blur_logits=True)
+    )
     expected = networks.blur(apply(inference.location_logits, plain, x), 4)
     np.testing.assert_allclose(
         apply(inference.location_logits, blurred, x), expected, rtol=1e-4, atol=1e-5

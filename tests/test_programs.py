@@ -15,7 +15,7 @@ from conftest import ROOT, SMALL
 
 import datasets
 import lavae_jax
-from lavae_jax.training.checkpoints import CheckpointError
+from lavae_jax.checkpoints import CheckpointError
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from conftest import ROOT
 from micro import metrics, newest
 
 import datasets
-from lavae_jax.training import checkpoints
+from lavae_jax import checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,12 @@ def assert_same_training(one, other):
 
 
 def test_devices_and_processes_make_no_difference(arguments, launch, start_two, tmp_path):
-    room = {"warmup": (30, 20), "batch_size": 8, "budget.slots": 10, "budget.places": 10.0}
+    room = {
+        "warmup": (30, 20),
+        "batch_size": 8,
+        "budget.slots": 10,
+        "budget.objects_per_image": 10.0,
+    }
     room |= {"checkpoint_every_steps": 1}  # so that two processes can take up what one began
     one = launch(*arguments(steps=3, workdir="one", eval_every_steps=3, **room))
     assert one.returncode == 0, one.stderr

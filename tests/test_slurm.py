@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from lavae_jax.training import checkpoints
+from lavae_jax import checkpoints
 
 SCRIPT = str(ROOT / "launch" / "slurm.sbatch")
 STEPS = 60
@@ -112,7 +112,7 @@ def test_a_run_that_loses_a_task_goes_on_as_if_nothing_had_been(
 ):
     log, run, one = (tmp_path / name for name in ("log", "run", "one"))
     flags = [*micro.flags(steps=STEPS, checkpoint_every_steps=10, batch_size=8)]
-    flags += ["--config.budget.slots=10", "--config.budget.places=10"]
+    flags += ["--config.budget.slots=10", "--config.budget.objects_per_image=10"]
     flags += [f"--config.dataset.data_dir={data_dir}"]
     result = launch("train.py", *flags, f"--workdir={one}", JAX_NUM_CPU_DEVICES="2")
     assert result.returncode == 0, result.stderr

@@ -100,7 +100,7 @@ def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
 def test_turned_images_are_all_ways_in_equal_shares():
     image = np.arange(9.0).reshape(3, 3, 1)
     x = np.repeat(image[None], 4_000, axis=0)
-    out = np.asarray(warmup.turned(x, jax.random.split(jax.random.key(0), len(x)), 0.75))
+    out = np.asarray(warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 0.75))
     ways = [np.rot90(i, k) for i in (image, image.swapaxes(0, 1)) for k in range(4)]
     found = [np.mean([np.array_equal(way, o) for o in out]) for way in ways]
     expected = [0.25 + 0.75 / 8] + [0.75 / 8] * 7
@@ -110,7 +110,7 @@ def test_turned_images_are_all_ways_in_equal_shares():
 def test_oblong_images_keep_their_shape_when_turned():
     image = np.arange(6.0).reshape(2, 3, 1)
     x = np.repeat(image[None], 200, axis=0)
-    out = np.asarray(warmup.turned(x, jax.random.split(jax.random.key(0), len(x)), 1.0))
+    out = np.asarray(warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 1.0))
     ways = [image, image[::-1], image[:, ::-1], image[::-1, ::-1]]
     assert all(any(np.array_equal(way, o) for o in out) for way in ways)
     assert all(any(np.array_equal(way, o) for way in ways) for o in out)
@@ -134,8 +134,8 @@ def test_detection_loss_tells_a_marked_pixel_from_those_around_it():
     which = [logits[0, :2, 4:], logits[0, 2:5, 1:4]]
     expected = sum(np.logaddexp.reduce(around.ravel()) for around in which) - logits[peaks].sum()
 
-    def loss(logits, which_weight):
-        return warmup.detection_loss(jnp.asarray(logits), peaks, 7.0, which_weight)
+    def loss(logits, localisation_weight):
+        return warmup.detection_loss(jnp.asarray(logits), peaks, 7.0, localisation_weight)
 
     np.testing.assert_allclose(loss(logits, 3.0) - loss(logits, 0.0), 3 * expected, rtol=1e-4)
     assert np.isfinite(jax.grad(loss)(jnp.asarray(logits), 3.0)).all()
@@ -144,7 +144,7 @@ def test_detection_loss_tells_a_marked_pixel_from_those_around_it():
 def test_the_threshold_stands_for_a_small_probability():
     """h_loc is 0 everywhere, and so is the threshold; nothing is marked."""
     config = micro.config(recipe="cpu", steps=2, **{"model.threshold": 0.0})
-    config.curriculum.peaks.threshold, config.model.counted_from = 1e9, 0.2
+    config.curriculum.peaks.threshold, config.model.min_object_probability = 1e9, 0.2
     task = tasks.make(config)
     module = task.module((), None)
     variables = model.initialise(module, jax.random.key(0))
@@ -159,22 +159,26 @@ def test_the_threshold_stands_for_a_small_probability():
 def test_phases_follow_each_other_and_train_their_own_parameters():
     config = mnist1k.get_config("cpu")
     config.curriculum.auxiliary.steps, config.curriculum.peaks.steps = 3, 4
-    config.num_train_steps = 1_000
     task = tasks.make(config)
     names = [task.phase_after(step).name for step in (0, 2, 3, 6, 7, 999)]
     assert names == ["auxiliary"] * 2 + ["peaks"] * 2 + ["appearance"] * 2
     moving = {}
     for step in range(12):
-        for part, rate in task.phase_after(step).learning_rates.items():
-            assert rate(step) > 0
+        phase = task.phase_after(step)
+        for part, rate in phase.learning_rates.items():
+            assert rate(step - task.start_of(phase)) > 0
             moving.setdefault(part, []).append(step)
     assert moving["auxiliary"] == [0, 1, 2]
     assert moving["lavae.location"] == [3, 4, 5, 6]
-    for part in ("lavae.appearance", "lavae.decoder", "lavae.count"):
+    for part in ("lavae.appearance", "lavae.decoder", "lavae.count_logits"):
         assert moving[part] == [7, 8, 9, 10, 11]
     assert len(moving) == 5
-    assert task.phase_after(3).learning_rates["lavae.location"](3) == pytest.approx(6e-3)
-    assert task.phase_after(7).learning_rates["lavae.decoder"](7) == pytest.approx(1e-2)
+    _, peaks, appearance = task.phases
+    assert [task.start_of(phase) for phase in task.phases] == [0, 3, 7]
+    assert peaks.learning_rates["lavae.location"](0) == pytest.approx(6e-3)
+    assert peaks.learning_rates["lavae.location"](4) == pytest.approx(0)
+    assert appearance.learning_rates["lavae.decoder"](0) == pytest.approx(1e-2)
+    assert task.num_steps == 3 + 4 + 54_000
 
 
 def changed_fields(*configs):
@@ -188,13 +192,28 @@ def changed_fields(*configs):
 
 
 def test_the_recipes_of_the_ablation_are_one_change_apart():
-    names = ("phases", "centred", "frozen", "peaks")
-    configs = [ablation.get_config(name) for name in names]
+    configs = [ablation.get_config(name) for name in ("frozen", "peaks")]
     changes = changed_fields(*configs, mnist1k.get_config("cpu"))
-    assert changes[0] == {"curriculum.peaks.centrings"}
-    assert {field.split(".")[1] for field in changes[1]} == {"location", "temperature"}
-    assert changes[2] == {"model.support"}
-    assert changes[3] == {"num_train_steps", "optimizer.decay_steps"}
+    assert changes == [{"model.support"}, {"curriculum.appearance.steps"}]
+
+
+def test_the_ablations_of_thin_are_one_change_apart():
+    names = ("thin_described", "thin_exclusion", "thin_gamma", "thin_peaks")
+    configs = [ablation.get_config(name) for name in names]
+    changes = changed_fields(*configs, mnist1k.get_config("thin"))
+    assert changes[0] == {"model.exclusion_radius"}
+    assert changes[1] == {"model.gamma", "model.threshold"}
+    assert changes[2] == {"model.peak_radius"}
+    assert {field.split(".")[-1] for field in changes[3]} == {
+        "steps",
+        "anneal_steps",
+        "decay_steps",
+    }
+    letter = mnist1k.get_config("described").model
+    described = configs[0].model
+    for name in ("gamma", "threshold", "peak_radius"):
+        assert described[name] == letter[name]
+    assert described.exclusion_radius == 0
 
 
 def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alone():
@@ -203,30 +222,30 @@ def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alo
     networks = {
         f for f in changes if f.split(".")[1:2] in (["location"], ["appearance"], ["decoder"])
     }
-    lengths = {f for f in changes if f.endswith(("steps", "learning_rate"))}
+    lengths = {f for f in changes if f.endswith(("steps", "learning_rate", "schedule"))}
     sizes = {"batch_size", "model.peak_radius", "auxiliary.space_to_depth"}
-    assert changes == networks | lengths | sizes | {"budget.slots", "budget.places"}
+    assert changes == networks | lengths | sizes | {"budget.slots", "budget.objects_per_image"}
     (changes,) = changed_fields(ablation.get_config("described"), mnist1k.get_config("joint"))
     settings = {f for f in changes if f.startswith("model.")}
-    names = {"gamma", "threshold", "peak_radius", "taken_radius", "location.blurred"}
+    names = {"gamma", "threshold", "peak_radius", "exclusion_radius", "location.blur_logits"}
     assert settings == {f"model.{name}" for name in names}
 
 
-def test_the_location_network_can_be_trained_on_after_its_peaks():
-    config = ablation.get_config("centred")
-    phase = tasks.make(config).phase_after(6_000)
-    assert phase.learning_rates["lavae.location"](6_000) == pytest.approx(1e-3)
-    assert phase.learning_rates["lavae.location"](14_000) == pytest.approx(1e-5)
-    assert "lavae.location" not in tasks.make(mnist1k.get_config("cpu")).phases[2].learning_rates
+def test_the_location_network_is_frozen_after_its_phase():
+    *_, appearance = tasks.make(mnist1k.get_config("cpu")).phases
+    assert "lavae.location" not in appearance.learning_rates
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"curriculum.kind": "cold"}, r"curriculum\.kind='cold': there are 'joint', 'phased'"),
+        ({"curriculum.phases": ("cold",)}, r"'cold' is unknown or repeated; expected each of"),
+        ({"curriculum.phases": ("peaks", "peaks")}, "'peaks' is unknown or repeated"),
         ({"curriculum.peaks.shifts": 7}, r"curriculum\.peaks\.shifts=7 must be from 1 to 6"),
-        ({"model.counted_from": 0.0}, r"counted_from=0\.0 must be a probability"),
-        ({"num_train_steps": 60_001}, "60001, but the learning rate is 0 from step 60000 on"),
+        (
+            {"model.min_object_probability": 0.0},
+            r"min_object_probability=0\.0 must be a probability",
+        ),
     ],
 )
 def test_settings_that_would_train_nothing_or_the_wrong_thing_are_refused(change, message):

@@ -29,8 +29,7 @@ assert not others & set(sys.modules)
 FEW_STEPS = [
     "--config.curriculum.auxiliary.steps=1",
     "--config.curriculum.peaks.steps=1",
-    "--config.optimizer.decay_steps=1",
-    "--config.num_train_steps=3",
+    "--config.curriculum.appearance.steps=1",
     "--config.batch_size=2",
 ]
 

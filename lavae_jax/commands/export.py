@@ -41,7 +41,7 @@ def command(config: ConfigDict) -> str:
     """What trains the same model again, up to folders and to when things are reported."""
     usual = _module(config.name).get_config(config.recipe)
     usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
-    free = {*files.FREE, files.IMAGES} - {"num_train_steps"}
+    free = {*files.MAY_CHANGE, files.IMAGES} - {"num_train_steps"}
     changes = [
         " " + shlex.quote(f"--config.{name}={value}")
         for name, value in ours.items()

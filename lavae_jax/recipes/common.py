@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
@@ -56,7 +57,7 @@ def _base(name: str, dataset: str, kind: str) -> ConfigDict:
                 "held_out": 1_000,  # scenes at the end of `train` kept for evaluation
             },
             "batch_size": 64,  # App. B
-            "num_train_steps": 100_000,
+            "num_train_steps": placeholder(int),  # ends the run before the end of its last phase
             # Every so many steps and at the end; 0 for never.
             "log_every_steps": 100,
             "eval_every_steps": 2_000,
@@ -97,14 +98,17 @@ def lavae(
     config.auxiliary = {"width": 48, "latents": 8, "space_to_depth": 1}  # App. B: 11 x 11 x 8
     config.optimizer = {
         "learning_rate": 1e-3,  # App. B
-        "decay_steps": 0,  # to 0 along half a cosine; 0 for constant
+        "schedule": "constant",  # or cosine: half of one, to 0 at the end of the run
     }
     config.curriculum = {
-        "kind": "joint",
-        "warmup_steps": 30_000,  # App. B
-        "anneal_steps": 30_000,  # App. B
-        "auxiliary_weight": 1.0,
-        "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
+        "phases": ("warmup", "elbo"),  # of 100k steps in all
+        "warmup": {
+            "steps": 60_000,  # App. B: 30k, and 30k of annealing
+            "anneal_steps": 30_000,
+            "auxiliary_weight": 1.0,
+            "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
+        },
+        "elbo": {"steps": 40_000},
         "temperature": {"start": 0.5, "end": 0.02, "steps": 100_000},  # App. B: τ
         "location": {
             "learning_rate": location_learning_rate,  # App. B: 1e-4, 5e-4 for multi-dSprites
@@ -112,10 +116,10 @@ def lavae(
             "decay_steps": 100_000,  # ... in 100k steps
         },
     }
-    # Objects that a training step has room for: slots in an image, and places for each
-    # image of a device's batch. Scenes have 1.5 objects on average; what finds no place
-    # is cut from the step and reported as `overflow`.
-    config.budget = {"slots": 10, "places": 3.0}
+    # Objects that a training step has room for: slots in an image, and so many for each image
+    # of a device's batch on average. Scenes have 1.5; objects beyond the budget are left out of the
+    # step and reported as `overflow`.
+    config.budget = {"slots": 10, "objects_per_image": 3.0}
     return config
 
 
@@ -128,9 +132,13 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
         "latents": 16,  # App. B: d_VAE = 1024 = 16 x 8 x 8
         "space_to_depth": 1,
     }
-    config.optimizer = {"learning_rate": 1e-3, "decay_steps": 0}
-    config.beta = {"start": 0.0, "end": 1.0, "steps": 100_000}  # App. B
-    config.crops = {"side": 32, "steps": 0}  # so many steps on squares with something lit, first
+    config.optimizer = {"learning_rate": 1e-3, "schedule": "constant"}
+    config.curriculum = {
+        "phases": ("crops", "elbo"),
+        "crops": {"side": 32, "steps": 0},  # squares with foreground
+        "elbo": {"steps": 100_000},
+        "beta": {"start": 0.0, "end": 1.0, "steps": 100_000},  # App. B
+    }
     return config
 
 
@@ -156,7 +164,7 @@ def lavae_paper(config: ConfigDict) -> None:
     WORKSPACE.md has the reason for each in its table of choices.
     """
     config.model.update(gamma=32.0, threshold=2.0, peak_radius=config.model.sprite_size // 3)
-    config.model.taken_radius = _half_a_sprite(config)
+    config.model.exclusion_radius = _half_a_sprite(config)
     # How it is computed, for the sake of memory traffic (docs/platforms.md).
     config.model.update(activations="bfloat16", packed_pixels=2)
     config.eval_every_steps = 1_000  # the first one tells whether a run is healthy
@@ -177,37 +185,40 @@ def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
     config.model.decoder.update(width=24, seed_channels=64)
     config.auxiliary.width = 16
     config.batch_size = 8
-    config.budget.update(slots=4, places=2.5)
-    config.num_train_steps = num_steps
-    config.optimizer = {"learning_rate": 1e-2, "decay_steps": num_steps}
-    curriculum = config.curriculum
-    curriculum.update(warmup_steps=num_steps // 10, anneal_steps=num_steps // 10)
-    curriculum.temperature.steps = num_steps
-    curriculum.location.update(learning_rate=4e-3, decay_steps=num_steps)
+    config.budget.update(slots=4, objects_per_image=2.5)
+    config.optimizer = {"learning_rate": 1e-2, "schedule": "cosine"}
+    _joint_steps(config, num_steps, warmup=num_steps // 10, anneal=num_steps // 10)
+    config.curriculum.temperature.steps = num_steps
+    config.curriculum.location.learning_rate = 4e-3
 
 
 def lavae_cpu(
     config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 54_000
 ) -> None:
-    """For 2 cores: small networks; where objects are, then what they look like."""
+    """For 2 cores: small networks; where objects are, then what they look like.
+
+    The learning rates of `peaks`, `appearance` and `mixture` fall to 0 along half a cosine.
+    """
     _small_networks(config, decoder_width)
     config.batch_size = 32
     config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
-    config.model.counted_from = 0.01  # the probability of an object that the threshold stands for
-    auxiliary = {"steps": 1_200, "learning_rate": 6e-3}
-    peaks = {
-        "steps": 4_800,
-        "learning_rate": 6e-3,  # falls to 0 along half a cosine
-        "threshold": 1.0,  # of the mean KL map, in nats
-        "shifts": 2,  # in each direction
-        "centrings": 2,  # moves of a peak to the centre of mass around it
-        "turned": 0.5,  # the share of images that are turned and mirrored
-        "weight": 20.0,  # of a marked pixel
-        "which_weight": 4.0,  # of telling it from the 8 around it
+    config.model.min_object_probability = 0.01
+    del config.optimizer, config.curriculum
+    config.curriculum = {
+        "phases": ("auxiliary", "peaks", "appearance"),
+        "auxiliary": {"steps": 1_200, "learning_rate": 6e-3},
+        "peaks": {
+            "steps": 4_800,
+            "learning_rate": 6e-3,
+            "threshold": 1.0,  # of the mean KL map, in nats
+            "shifts": 2,  # in each direction
+            "centrings": 2,  # moves of a peak to the centre of mass around it
+            "augmented_share": 0.5,  # of the images, which are rotated and mirrored
+            "positive_weight": 20.0,  # of a pixel that is marked
+            "localisation_weight": 4.0,  # of telling it from the 8 around it
+        },
+        "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
     }
-    config.curriculum = ConfigDict({"kind": "phased", "auxiliary": auxiliary, "peaks": peaks})
-    config.num_train_steps = auxiliary["steps"] + peaks["steps"] + appearance_steps
-    config.optimizer = {"learning_rate": 1e-2, "decay_steps": appearance_steps}
 
 
 def lavae_mixture(
@@ -221,9 +232,8 @@ def lavae_mixture(
     """The cpu recipe, and then a prior of appearances that is learnt."""
     lavae_cpu(config, **cpu)
     config.model.prior = {"kind": "mixture", "components": components}
-    # The rate falls to 0 along half a cosine; h_loc stays as it is.
+    config.curriculum.phases += ("mixture",)
     config.curriculum.mixture = {"steps": steps, "learning_rate": learning_rate}
-    config.num_train_steps += steps
     config.start_from = ""  # a model of the recipe cpu, instead of the phases before
 
 
@@ -232,11 +242,10 @@ def lavae_stem(config: ConfigDict, *, num_steps: int = 20_000) -> None:
     _small_networks(config, decoder_width=256)
     config.batch_size = 32
     config.model.peak_radius = _half_a_sprite(config)
-    config.num_train_steps = num_steps
-    config.optimizer = {"learning_rate": 1e-2, "decay_steps": num_steps}
-    config.curriculum.update(warmup_steps=2_000, anneal_steps=2_000)
+    config.optimizer = {"learning_rate": 1e-2, "schedule": "cosine"}
+    _joint_steps(config, num_steps, warmup=2_000, anneal=2_000)
     config.curriculum.temperature.steps = 8_000
-    config.curriculum.location.update(learning_rate=1e-3, decay_steps=num_steps)
+    config.curriculum.location.learning_rate = 1e-3
 
 
 def lavae_joint(config: ConfigDict) -> None:
@@ -244,9 +253,9 @@ def lavae_joint(config: ConfigDict) -> None:
     logits that prefer no place in its cells, a γ that makes them sharp all the same, and draws
     that keep apart, since smooth logits have an object's pixels in second place, too."""
     lavae_stem(config)
-    config.model.location.blurred = True
+    config.model.location.blur_logits = True
     config.model.update(gamma=32.0, threshold=2.0, peak_radius=3)
-    config.model.taken_radius = _half_a_sprite(config)
+    config.model.exclusion_radius = _half_a_sprite(config)
     config.curriculum.location.learning_rate = 4e-3
 
 
@@ -259,7 +268,8 @@ def lavae_tiny(config: ConfigDict) -> None:
     config.model.decoder.update(hidden=(32,))
     config.model.latent_size = 8
     config.auxiliary.width = 8
-    config.curriculum.update(warmup_steps=30, anneal_steps=20)
+    config.curriculum.warmup.update(steps=50, anneal_steps=20)
+    config.curriculum.elbo.steps = 10
 
 
 def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
@@ -277,20 +287,18 @@ def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
     # kernel: the side of what a latent sees and draws, that of LAVAE's sprites
     config.model.update(architecture="attentive", width=256, kernel=kernel)
     config.batch_size = 16
-    config.num_train_steps = num_steps
     config.eval_every_steps = 5_000
-    config.beta.steps = 5_000
-    config.optimizer.update(learning_rate=1e-2, decay_steps=num_steps)
-    config.crops.steps = num_steps * 24 // 25
+    config.optimizer.update(learning_rate=1e-2, schedule="cosine")
+    crops = num_steps * 24 // 25
+    _baseline_steps(config, crops=crops, elbo=num_steps - crops, beta=5_000)
 
 
 def baseline_plain(config: ConfigDict) -> None:
     """For 2 cores: the paper's layers, all at the resolution of the latents."""
     config.model.update(space_to_depth=8)
     config.batch_size = 16
-    config.num_train_steps = 40_000
-    config.beta.steps = 5_000
-    config.optimizer.update(learning_rate=1e-2, decay_steps=40_000)
+    config.optimizer.update(learning_rate=1e-2, schedule="cosine")
+    _baseline_steps(config, crops=0, elbo=40_000, beta=5_000)
 
 
 def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
@@ -298,8 +306,7 @@ def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
     baseline_cpu(config, **cpu)
     _few_steps(config)
     config.model.width = 8
-    config.beta.steps = 40
-    config.crops.steps = 30
+    _baseline_steps(config, crops=30, elbo=30, beta=40)
 
 
 def follow_sprite_size(config: ConfigDict) -> None:
@@ -308,13 +315,13 @@ def follow_sprite_size(config: ConfigDict) -> None:
     # Which part of a sprite the recipe has for its radius, if it has one.
     if (part := config.model.sprite_size // config.model.peak_radius) in (2, 3):
         config.model.peak_radius = sprite // part
-    if "taken_radius" in config.model:
-        config.model.taken_radius = sprite // 2
+    if "exclusion_radius" in config.model:
+        config.model.exclusion_radius = sprite // 2
     if "window" in config.model.appearance:
         config.model.appearance.window = sprite // 2 * 2 + 5  # odd
     if config.auxiliary.space_to_depth > 1:
         config.auxiliary.cell = config.auxiliary.space_to_depth = (sprite + 1) // 3
-    config.budget = {"slots": objects, "places": objects.to_float()}
+    config.budget = {"slots": objects, "objects_per_image": objects.to_float()}
 
 
 def _small_networks(config: ConfigDict, decoder_width: int) -> None:
@@ -328,7 +335,20 @@ def _small_networks(config: ConfigDict, decoder_width: int) -> None:
     }
     config.model.decoder = {"network": "dense", "hidden": (decoder_width,) * 2}
     config.auxiliary.space_to_depth = 6
-    config.budget.update(slots=4, places=2.5)
+    config.budget.update(slots=4, objects_per_image=2.5)
+
+
+def _joint_steps(config: ConfigDict, num_steps: int, *, warmup: int, anneal: int) -> None:
+    """How many steps a run has; the learning rate of the location network falls during all."""
+    config.curriculum.warmup.update(steps=warmup + anneal, anneal_steps=anneal)
+    config.curriculum.elbo.steps = num_steps - warmup - anneal
+    config.curriculum.location.decay_steps = num_steps
+
+
+def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> None:
+    """How many steps the phases have, and after how many β reaches its end."""
+    for part, steps in (("crops", crops), ("elbo", elbo), ("beta", beta)):
+        config.curriculum[part].steps = steps
 
 
 def _half_a_sprite(config: ConfigDict) -> int:
@@ -340,7 +360,6 @@ def _few_steps(config: ConfigDict) -> None:
     config.dataset.overrides = "num_train=1200,num_test=60,num_crowd=40"
     config.dataset.held_out = 80
     config.batch_size = 16
-    config.num_train_steps = 60
     config.log_every_steps = 10
     config.eval_every_steps = 30
     config.checkpoint_every_steps = 20

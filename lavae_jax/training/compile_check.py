@@ -20,10 +20,11 @@ import jax.export
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from lavae_jax import model
 from lavae_jax.errors import UserError
 from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
+from lavae_jax.training.loop import OneBatch
+from lavae_jax.training.phases import Phase
 
 
 class CompileCheckError(UserError):
@@ -89,18 +90,15 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
     def number(devices: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((devices,), jnp.int32)
 
-    def train_arguments(devices: int, phase: tasks.Phase) -> tuple:
+    def train_arguments(devices: int, phase: Phase) -> tuple:
         x = images(devices)
         batch = {"image": x}
-        if phase.memo:
-            variables = {"params": state.params, "batch_stats": state.batch_stats}
-            memo = model.bind(phase.memo, task.module((), None))
-            one_device = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-            remembered = jax.eval_shape(memo, variables, one_device)
-            if phase.relate:
-                empty = jax.tree.map(jnp.zeros_like, (state.params, remembered))
-                remembered = phase.relate(*empty)
-            batch |= stacked(devices, remembered)
+        if phase.prepare:
+            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), state)
+            one_device = OneBatch(jnp.zeros(x.shape[1:], x.dtype), varies=False)
+            module, saved = task.module((), None), zeros.saved.get(phase.name)
+            prepared = phase.prepare(module, steps.variables_of(zeros), one_device, saved)
+            batch |= stacked(devices, prepared.cache or {})
         return stacked(devices, state), batch, number(devices)
 
     def eval_arguments(devices: int) -> tuple:
@@ -114,7 +112,7 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
         return *weights, batch, number(devices)
 
     for phase in task.phases:
-        if phase.end != 0:
+        if phase.steps:
             yield Program(
                 phase.name,
                 lambda devices, phase=phase: steps.make_train_step(task, phase, key, devices),

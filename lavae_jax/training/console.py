@@ -6,8 +6,7 @@ import jax
 from ml_collections import ConfigDict
 
 from lavae_jax.training.files import RunFiles
-from lavae_jax.training.forecast import Forecast, evaluations_left
-from lavae_jax.training.tasks import Phase
+from lavae_jax.training.forecast import Forecast
 
 
 class Clock:
@@ -49,11 +48,11 @@ def duration(seconds: float) -> str:
 
 def beginning(config: ConfigDict, workdir: str, step: int) -> str:
     text = f"{config.name}, recipe {config.recipe}, in {workdir}"
-    return f"{text}: going on from step {step:,}" if step else text
+    return f"{text}: resuming after step {step:,}" if step else text
 
 
-def forecast(config: ConfigDict, forecast: Forecast, step: int) -> str:
-    seconds = forecast.seconds(evaluations_left(config, step))
+def forecast(forecast: Forecast, evaluations: int, step: int) -> str:
+    seconds = forecast.seconds(evaluations)
     phases = ", ".join(
         f"{phase.name} {phase.steps:,} steps of {_brief(phase.seconds_per_step)}"
         for phase in forecast.phases
@@ -82,15 +81,19 @@ def end(files: RunFiles, step: int, seconds: float, held_out: dict[str, float]) 
 
 
 def progress(
-    config: ConfigDict,
-    phase: Phase,
     step: int,
+    num_steps: int,
+    phase: str,
+    phase_end: int,
     values: dict[str, float],
     held_out: dict[str, float],
     clock: Clock,
     later: float | None = None,
 ) -> str:
-    """A line; `later` is the time of what follows this phase, in seconds, if that is known."""
+    """A line about a step of a run and of its phase, which ends after `phase_end` steps.
+
+    `later` is the time of what follows this phase, in seconds, if that is known.
+    """
     parts = [
         f"{name} {value:.2f}" for name, value in values.items() if name.startswith(("neg", "kl"))
     ]
@@ -99,11 +102,8 @@ def progress(
     if "count_accuracy" in held_out:
         parts.append(f"held-out count {held_out['count_accuracy']:.1%}")
     if rate := clock.images_per_second():
-        end = min(phase.end or config.num_train_steps, config.num_train_steps)
+        end = min(phase_end, num_steps)
         left = duration((end - step) * clock.seconds_a_step() + (later or 0))
-        of_what = " of this phase" if end < config.num_train_steps and later is None else ""
+        of_what = " of this phase" if end < num_steps and later is None else ""
         parts.append(f"{rate:.0f} images/s  {left} left{of_what}")
-    return (
-        f"step {step:,}/{config.num_train_steps:,} ({phase.name})  loss {values['loss']:.2f}  "
-        f"{'  '.join(parts)}"
-    )
+    return f"step {step:,}/{num_steps:,} ({phase})  loss {values['loss']:.2f}  {'  '.join(parts)}"

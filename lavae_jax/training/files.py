@@ -20,15 +20,13 @@ from flax import traverse_util
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from lavae_jax import figures
+from lavae_jax import checkpoints, compatibility, figures
+from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.errors import UserError
-from lavae_jax.training import checkpoints
-from lavae_jax.training.checkpoints import Checkpoint
 
-# Fields that may differ when a run is taken up again: they change when things happen,
-# not what happens.
-FREE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
-FREE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
+# Fields that may differ when a run resumes: they change when things happen, not what happens.
+MAY_CHANGE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
+MAY_CHANGE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
 IMAGES = "dataset.images"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -53,7 +51,7 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
     if not path.exists():
         return
     try:
-        earlier = json.loads(path.read_text())
+        earlier = compatibility.upgrade_config(json.loads(path.read_text()))
         differing = difference(earlier, plain(config))
     except (ValueError, AttributeError) as error:
         raise WorkdirError(
@@ -209,7 +207,7 @@ def difference(there: dict, here: dict) -> list[str]:
     return [
         f"{name}: {there.get(name, 'absent')!r} there, {here.get(name, 'absent')!r} here"
         for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name) and name not in FREE
+        if there.get(name) != here.get(name) and name not in MAY_CHANGE
     ]
 
 

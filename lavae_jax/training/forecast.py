@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
-from lavae_jax.training.tasks import Phase, Task
+from lavae_jax.training.phases import Phase, Task
 
 TIMED_SECONDS = 0.5  # for which a step is repeated
 CALLS_OF_SEVERAL = 3  # processes, whose clocks may differ
@@ -40,24 +39,21 @@ class Forecast(NamedTuple):
         return sum(p.seconds for p in self.phases[first:]) + evaluations * self.evaluation
 
 
-def phases_left(task: Task, config: ConfigDict, step: int) -> list[tuple[Phase, int]]:
-    """The phases that are not over after `step` steps, and how many steps each has left."""
+def phases_left(task: Task, step: int, end: int) -> list[tuple[Phase, int]]:
+    """The phases of the steps from `step` to `end`, and how many of these steps each has."""
     left = []
     for phase in task.phases:
-        end = config.num_train_steps if phase.end is None else phase.end
-        end = min(end, config.num_train_steps)
-        if step < end:
-            left.append((phase, end - step))
-            step = end
+        steps = min(end, task.end_of(phase)) - max(step, task.start_of(phase))
+        if steps > 0:
+            left.append((phase, steps))
     return left
 
 
-def evaluations_left(config: ConfigDict, step: int) -> int:
+def evaluations_left(every: int, step: int, end: int) -> int:
     """Every so many steps and at the end; none if that is 0."""
-    every, total = config.eval_every_steps, config.num_train_steps
-    if not every or step >= total:
+    if not every or step >= end:
         return 0
-    return total // every - step // every + (total % every != 0)
+    return end // every - step // every + (end % every != 0)
 
 
 def seconds_of(call: Callable[[Any], Any], argument: Any = None) -> float:

@@ -1,12 +1,12 @@
 """The training loop: steps, and everything around them that keeps a run safe.
 
-The order in which a run is taken up again: build the task and an initial state from the
-config; load the newest whole checkpoint; put its arrays in place of the initial ones; set
-the data iterator to where it was; go on with the next step. Batches and random numbers
-depend on the step alone, and what a phase starts with on the state before it, so stops leave
-no trace.
+The order in which a run resumes: build the task and an initial state from the config; load the
+newest whole checkpoint; put its arrays in place of the initial ones; set the data iterator to
+where it was; continue with the next step. Batches and random numbers depend on the step alone,
+and what a phase begins with on the state before it, so interruptions leave no trace.
 """
 
+import functools
 import os
 import pathlib
 import signal
@@ -20,24 +20,28 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from lavae_jax import figures, input_pipeline, model, model_files
+from lavae_jax import checkpoints, figures, input_pipeline, model, model_files
+from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.errors import UserError
 from lavae_jax.input_pipeline import ProcessShard
-from lavae_jax.training import checkpoints, console, files, forecast, tasks
+from lavae_jax.training import console, files, forecast, tasks
 from lavae_jax.training import step as steps
-from lavae_jax.training.checkpoints import Checkpoint
 from lavae_jax.training.files import RunFiles
+from lavae_jax.training.phases import Phase, Prepared, Task
 from lavae_jax.training.signals import StopRequest
 from lavae_jax.training.step import TrainState
-from lavae_jax.training.tasks import Phase, Task
 
 PICTURED = 8  # images in the picture of an evaluation
-SAY_EVERY = 10  # seconds, while images are gone through before a phase
+REPORT_EVERY = 10  # seconds, while images are read before a phase
 FORECAST_FROM = 500  # steps: a shorter run is over before its duration could be estimated
 
 
 class TrainingError(UserError):
-    """A run cannot start or go on; the message says why and what to do."""
+    """A run cannot start or continue; the message says why and what to do."""
+
+
+class _Interrupted(Exception):
+    """A request to stop, while images are read before a phase."""
 
 
 class Data(NamedTuple):
@@ -50,8 +54,8 @@ class Data(NamedTuple):
 def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
     """Trains until the end or until it is told to stop; returns the exit code.
 
-    Data are opened when all that can be checked before has been. `command` is what starts
-    the same run again, to be shown. A run that has no checkpoint yet starts from the trained
+    Data are opened when all that can be checked before has been. `command` is what resumes
+    the run, to be shown. A run that has no checkpoint yet starts from the trained
     model that config.start_from names, or else at step 0.
     """
     started = time.monotonic()
@@ -72,15 +76,15 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
     data = open_data()
     with files.claim(folder, config) as run_files:
         run = Run(config, task, data, run_files, started)
-        run.take_up(beginning)
+        run.resume(beginning)
         with StopRequest() as request:
             try:
-                run.go_on(request)
+                run.run(request)
             except jax.errors.JaxRuntimeError as error:
                 _leave_if_a_peer_died(error, workdir)
                 raise
-        if run.step < config.num_train_steps:
-            run_files.print(f"stopped after step {run.step:,}; to go on:\n  {command}")
+        if run.step < run.num_steps:
+            run_files.print(f"stopped after step {run.step:,}; to resume:\n  {command}")
             return 128 + (request.signal or signal.SIGTERM)
         run_files.print(console.end(run_files, run.step, run.seconds(), run.held_out))
         return 0
@@ -99,11 +103,11 @@ def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
             "alone:\n" + "\n".join(f"  {line}" for line in unlike)
         )
     step = trained.step
-    if not task.begins_after(step) or step >= config.num_train_steps:
-        ends = ", ".join(f"{phase.end:,}" for phase in task.phases if phase.end)
+    if not task.is_boundary(step) or step >= task.num_steps:
+        ends = ", ".join(f"{task.end_of(phase):,}" for phase in task.phases if phase.steps)
         raise TrainingError(
             f"config.start_from={name} had {step:,} steps of training, but phases of this run end "
-            f"after {ends} (of {config.num_train_steps:,}); give both the same lengths"
+            f"after {ends}; give both the same lengths"
         )
     arrays = {**model_files.in_checkpoint(trained), "state.step": np.asarray(step, np.int32)}
     return Checkpoint(step, arrays, {"data": {"next_index": step}, "seconds": trained.seconds})
@@ -117,12 +121,13 @@ def _what_is_learnt(config: ConfigDict) -> dict[str, Any]:
 
 
 class Run:
-    """A run under way: its state, and where it is."""
+    """A run in progress: its state, and the number of steps made."""
 
     def __init__(
         self, config: ConfigDict, task: Task, data: Data, run_files: RunFiles, started: float
     ):
         self.config, self.task, self.data, self.files = config, task, data, run_files
+        self.num_steps = _num_steps(config, task)
         self.key = jax.random.key(config.seed)
         init_key, self._train_key, eval_key = jax.random.split(self.key, 3)
         self.state: Any = steps.init_state(task, init_key)
@@ -135,18 +140,18 @@ class Run:
         self._forecast: forecast.Forecast | None = None
         self._train_steps: dict[str, Callable] = {}  # by the phase's name
         self._phase: str | None = None  # of the newest step
-        self._memo: dict[str, Any] | None = None  # of all training images
+        self._cache: dict[str, Any] | None = None  # of the phase, for all training images
         # A step's number and metrics, while the device may be at work on it.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
 
     def seconds(self) -> float:
-        """What the run took so far, all sittings together."""
+        """The duration of the run so far, without interruptions."""
         return self._seconds_before + time.monotonic() - self._started
 
-    # --- taking up ---------------------------------------------------------------
+    # --- resuming ----------------------------------------------------------------
 
-    def take_up(self, beginning: Checkpoint | None = None) -> None:
-        """Goes to the newest checkpoint or else to the beginning, if there is one; the same in
+    def resume(self, beginning: Checkpoint | None = None) -> None:
+        """Loads the newest checkpoint or else the beginning, if there is one; the same in
         every process."""
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
@@ -171,40 +176,39 @@ class Run:
             self.batches.set_state(found.meta["data"])
             self.state, self.step = tree["state"], found.step
             self._seconds_before = found.meta.get("seconds", 0.0)
-        if self.step > self.config.num_train_steps:
+        if self.step > self.num_steps:
             raise TrainingError(
-                f"{self.files.workdir} is at step {self.step}, past "
-                f"config.num_train_steps={self.config.num_train_steps}"
+                f"{self.files.workdir} is at step {self.step}, after the end of this run, which "
+                f"has {self.num_steps} steps"
             )
         self.files.open(self.config, self.step)
         self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
         self.state = steps.replicate(self.state)
         self._clock = console.Clock(self.config.batch_size, self.step)
 
-    # --- going on ----------------------------------------------------------------
+    # --- running -----------------------------------------------------------------
 
-    def go_on(self, request: StopRequest) -> None:
-        """Steps until the end, or until some process is asked to stop."""
+    def run(self, request: StopRequest) -> None:
+        """Trains until the end, or until some process is asked to stop."""
         alone = jax.process_count() == 1
-        if self.config.num_train_steps - self.step >= FORECAST_FROM:
+        if self.num_steps - self.step >= FORECAST_FROM:
             self._make_forecast(request)
-        while self.step < self.config.num_train_steps:
+        while self.step < self.num_steps:
             phase = self.task.phase_after(self.step)
-            if phase.start and self.task.begins_after(self.step):
-                self._start(phase)
-            if not phase.memo or self.data.training.varies:
-                self._memo = None
-            elif phase.name != self._phase and not self._remember(phase, request):
-                return
-            self._make_step(phase, asked=request.signal is not None)
-            last = self.step == self.config.num_train_steps
+            if phase.name != self._phase:
+                try:
+                    self._prepare(phase, request)
+                except _Interrupted:
+                    return
+            self._start_step(phase, asked=request.signal is not None)
+            last, phase_end = self.step == self.num_steps, self.task.end_of(phase)
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
             # What comes before the next phase's first step may take minutes.
-            due["checkpoint"] |= self.step == phase.end
+            due["checkpoint"] |= self.step == phase_end
             # One process sees its own signal at once; several agree by way of a step.
             stopping = alone and request.signal is not None
             if any(due.values()) or last or stopping or not alone:
-                values = self._settle()
+                values = self._finish_step()
                 stopping = stopping or bool(values["stop"])
             if due["eval"]:
                 self._evaluate()
@@ -212,7 +216,7 @@ class Run:
                 self._log(phase, values)
             if due["checkpoint"] or last or stopping:
                 self._save(evaluated=due["eval"])
-            if self.step == phase.end:
+            if self.step == phase_end:
                 self._clock.forget()  # the next step is another program
             if stopping:
                 return
@@ -224,20 +228,20 @@ class Run:
         """
         self.files.print("timing a few steps of each phase ...")
         state = steps.unreplicate(self.state)
-        variables = {"params": state.params, "batch_stats": state.batch_stats}
         batch = next(iter(input_pipeline.eval_batches(self.data.training, self.config.batch_size)))
         image = batch["image"]
-        images = image.reshape(-1, *image.shape[2:])
+        images = OneBatch(image.reshape(-1, *image.shape[2:]), self.data.training.varies)
         left = []
-        for phase, num_steps in forecast.phases_left(self.task, self.config, self.step):
+        for phase, num_steps in forecast.phases_left(self.task, self.step, self.num_steps):
             inputs, preparation = {"image": image}, 0.0
-            if phase.memo and not self.data.training.varies:
-                memo = jax.jit(model.bind(phase.memo, self.task.module((), None)))
-                found = jax.tree.map(np.asarray, memo(variables, images))
-                cached = phase.relate(state.params, found) if phase.relate else found
-                inputs |= jax.tree.map(lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), cached)
-                each = forecast.seconds_of(lambda _, memo=memo: memo(variables, images))
-                preparation = each * len(self.data.training) / len(images)
+            if phase.prepare:
+                prepare = functools.partial(self._prepared, phase, state, images)
+                if cache := prepare().cache:
+                    inputs |= jax.tree.map(
+                        lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), cache
+                    )
+                    each = forecast.seconds_of(lambda _, prepare=prepare: prepare().cache)
+                    preparation = each * len(self.data.training) / len(images)
             step, stop = self._train_step(phase), np.zeros(len(image), np.int32)
             seconds = forecast.seconds_of(
                 lambda state, step=step, inputs=inputs, stop=stop: step(state, inputs, stop)[0],
@@ -251,7 +255,10 @@ class Run:
             evaluation = forecast.seconds_of(lambda _: self.evaluation.first_batch(self.state))
             evaluation *= self.evaluation.num_batches
         self._forecast = forecast.Forecast(tuple(left), evaluation)
-        self.files.print(console.forecast(self.config, self._forecast, self.step))
+        self.files.print(console.forecast(self._forecast, self._evaluations_left(), self.step))
+
+    def _evaluations_left(self) -> int:
+        return forecast.evaluations_left(self.config.eval_every_steps, self.step, self.num_steps)
 
     def _train_step(self, phase: Phase) -> Callable:
         """The compiled step of a phase, made when it is first needed."""
@@ -265,63 +272,49 @@ class Run:
         every = self.config[f"{name}_every_steps"]
         return every > 0 and (last or self.step % every == 0)
 
-    def _start(self, phase: Phase) -> None:
-        """Once, before the phase's first step."""
-        self.files.print(f"starting phase {phase.name} from training images ...")
-        state = steps.unreplicate(self.state)
-        images = (batch["image"][batch["valid"]] for batch in self._all_training_images())
-        try:
-            state = steps.start_phase(self.task, phase, state, images)
-        except ValueError as error:
-            raise TrainingError(str(error)) from error
-        self.state = steps.replicate(state)
+    def _prepare(self, phase: Phase, request: StopRequest) -> None:
+        """What a phase needs before its first step, or before the first one after a resumption."""
+        self._cache, begins = None, self.step == self.task.start_of(phase)
+        if phase.prepare:
+            self.files.print(f"preparing phase {phase.name} ...")
+            state = steps.unreplicate(self.state)
+            images = AllImages(
+                self.data.training, self.config.batch_size, self.files.print, request
+            )
+            try:
+                prepared = self._prepared(phase, state, images, begins)
+            except ValueError as error:
+                raise TrainingError(str(error)) from error
+            self._cache = prepared.cache
+            if begins:
+                self.state = steps.replicate(steps.begin_phase(state, phase, prepared))
+        self._phase = phase.name
 
-    def _remember(self, phase: Phase, request: StopRequest) -> bool:
-        """Fills the phase's memo; False if it was asked to stop before the end."""
-        variables = steps.unreplicate(self.state)
-        variables = {"params": variables.params, "batch_stats": variables.batch_stats}
-        memo = jax.jit(model.bind(phase.memo, self.task.module((), None)))
-        pieces, size = [], len(self.data.training)
-        started = said = time.monotonic()
-        for batch in self._all_training_images():
-            pieces.append(jax.tree.map(np.asarray, memo(variables, batch["image"][0])))
-            done, now = len(pieces) * self.config.batch_size, time.monotonic()
-            if now - said > SAY_EVERY and done < size:
-                said = now
-                left = console.duration((now - started) * (size / done - 1))
-                self.files.print(f"phase {phase.name}: {done:,} of {size:,} images  {left} left")
-            if request.signal and jax.process_count() == 1:
-                return False
-        memo = jax.tree.map(lambda *rows: np.concatenate(rows)[:size], *pieces)
-        self._memo = phase.relate(variables["params"], memo) if phase.relate else memo
-        return True
+    def _prepared(self, phase, state, images, begins=False) -> Prepared:
+        saved = None if begins else state.saved.get(phase.name)
+        module = self.task.module((), None)
+        return phase.prepare(module, steps.variables_of(state), images, saved)
 
-    def _all_training_images(self) -> Iterator[input_pipeline.Batch]:
-        """In order, and all of them in every process."""
-        size = self.config.batch_size
-        return input_pipeline.eval_batches(self.data.training, size, shard=ProcessShard())
-
-    def _make_step(self, phase: Phase, asked: bool) -> None:
+    def _start_step(self, phase: Phase, asked: bool) -> None:
         """Starts a step, and waits for the one before."""
         batch = next(self.batches)
         inputs = {"image": batch["image"]}
-        if self._memo is not None:
-            inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._memo)
+        if self._cache is not None:
+            inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._cache)
         stop = np.full(jax.local_device_count(), asked, np.int32)
         is_new, before = phase.name not in self._train_steps, time.monotonic()
-        self._phase = phase.name
         if is_new:
             self.files.print(f"compiling the step of phase {phase.name} ...")
         self.state, metrics = self._train_step(phase)(self.state, inputs, stop)
         if is_new:
             self.files.print(f"compiled in {time.monotonic() - before:.1f} s")
         if self._pending:
-            self._settle()
+            self._finish_step()
         self.step += 1
         self._pending = self.step, metrics
 
-    def _settle(self) -> dict[str, float]:
-        """Waits for the pending step and gives its metrics; one that is not finite is the end."""
+    def _finish_step(self) -> dict[str, float]:
+        """Waits for the pending step and returns its metrics, all of which must be finite."""
         step, metrics = self._pending
         self._pending = None
         values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
@@ -346,11 +339,17 @@ class Run:
         self.files.write(self.step, {**values, **({"images_per_second": rate} if rate else {})})
         later = None  # seconds after this phase, if they are known
         if self._forecast:
-            evaluations = forecast.evaluations_left(self.config, self.step)
-            later = self._forecast.seconds(evaluations, after=phase.name)
+            later = self._forecast.seconds(self._evaluations_left(), after=phase.name)
         self.files.print(
             console.progress(
-                self.config, phase, self.step, values, self.held_out, self._clock, later
+                self.step,
+                self.num_steps,
+                phase.name,
+                self.task.end_of(phase),
+                values,
+                self.held_out,
+                self._clock,
+                later,
             )
         )
 
@@ -362,6 +361,66 @@ class Run:
         checkpoint = Checkpoint(self.step, checkpoints.flatten(tree), meta)
         self.files.save(checkpoint, self.config.keep_checkpoints)
         self._clock.pause(self.step)
+
+
+def _num_steps(config: ConfigDict, task: Task) -> int:
+    """Of all phases, or fewer if config.num_train_steps says so."""
+    if config.num_train_steps is None:
+        return task.num_steps
+    if config.num_train_steps > task.num_steps:
+        lengths = ", ".join(f"{phase.name} {phase.steps:,}" for phase in task.phases)
+        raise TrainingError(
+            f"config.num_train_steps={config.num_train_steps}, but the phases have "
+            f"{task.num_steps:,} steps in all ({lengths}); lengthen one of them"
+        )
+    return config.num_train_steps
+
+
+class AllImages:
+    """All training images in order, the same in every process.
+
+    Reading them prints the progress, and ends with a request to stop.
+    """
+
+    def __init__(
+        self,
+        source: input_pipeline.Source,
+        batch_size: int,
+        report: Callable[[str], None],
+        request: StopRequest,
+    ):
+        self._source, self._batch_size = source, batch_size
+        self._report, self._request = report, request
+        self.varies = source.varies
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        started = reported = time.monotonic()
+        batches = input_pipeline.eval_batches(self._source, self._batch_size, shard=ProcessShard())
+        for number, batch in enumerate(batches, 1):
+            yield batch["image"][0]
+            done, now = number * self._batch_size, time.monotonic()
+            if now - reported > REPORT_EVERY and done < len(self):
+                reported = now
+                left = console.duration((now - started) * (len(self) / done - 1))
+                self._report(f"{done:,} of {len(self):,} images  {left} left")
+            if self._request.signal and jax.process_count() == 1:
+                raise _Interrupted
+
+
+class OneBatch(NamedTuple):
+    """A batch of training images [B, H, W, C] in place of all, to see how long they take."""
+
+    images: np.ndarray
+    varies: bool
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        yield self.images
 
 
 class Evaluation:
@@ -426,7 +485,7 @@ def _leave_if_a_peer_died(error: Exception, workdir: str) -> None:
         return
     print(
         f"process {jax.process_index()}: a step failed, most likely because another process died "
-        f"({str(error).splitlines()[0]}). Start all processes again; they go on from the newest "
+        f"({str(error).splitlines()[0]}). Start all processes again; they resume from the newest "
         f"checkpoint in {workdir}.",
         flush=True,
     )

@@ -1,6 +1,6 @@
 """One step of training and of evaluation, pmapped over all devices of all processes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -12,7 +12,7 @@ from jax import lax
 
 from lavae_jax import model
 from lavae_jax.diagnostics import Masked
-from lavae_jax.training.tasks import Phase, Task
+from lavae_jax.training.phases import Phase, Prepared, Task
 
 AXIS = "devices"
 Devices = Sequence[jax.Device]  # all of them, if not given
@@ -23,6 +23,7 @@ class TrainState(NamedTuple):
     params: Any
     batch_stats: Any
     opt_state: dict[str, optax.OptState]  # by the part that it belongs to
+    saved: dict[str, Any]  # what phases save when they begin, by their names
 
 
 def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
@@ -30,10 +31,14 @@ def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
     params = variables["params"]
     parts = sorted({part for phase in task.phases for part in phase.learning_rates})
     opt_state = {part: _OPTIMIZER.init(_get(params, part)) for part in parts}
-    return TrainState(jnp.zeros((), jnp.int32), params, variables["batch_stats"], opt_state)
+    saved = {phase.name: phase.saved for phase in task.phases if phase.saved is not None}
+    step = jnp.zeros((), jnp.int32)
+    return TrainState(step, params, variables["batch_stats"], opt_state, saved)
 
 
-# Adamax (App. B); the phases have the learning rates.
+# Adamax (App. B); the phases have the learning rates. Each part has an optimiser of its own, so
+# that its moments last from one phase to the next. With optax.partition, frozen parts would have
+# gradients, and every phase would have a state of another structure.
 _OPTIMIZER = optax.scale_by_adamax()
 
 
@@ -50,15 +55,18 @@ def _put(params: dict, part: str, value: Any) -> dict:
     return {**params, name: _put(params[name], rest, value) if rest else value}
 
 
-def start_phase(
-    task: Task, phase: Phase, state: TrainState, batches: Iterable[np.ndarray]
-) -> TrainState:
-    """The state in which a phase begins, on the host. It does not depend on devices."""
+def variables_of(state: TrainState) -> model.Variables:
+    return {"params": state.params, "batch_stats": state.batch_stats}
+
+
+def begin_phase(state: TrainState, phase: Phase, prepared: Prepared) -> TrainState:
+    """The state that a phase begins with, on the host."""
     params = state.params
-    variables = {"params": params, "batch_stats": state.batch_stats}
-    for part, value in phase.start(task.module((), None), variables, batches).items():
+    for part, value in prepared.params.items():
         params = _put(params, part, value)
-    return state._replace(params=params)
+    if phase.saved is None:
+        return state._replace(params=params)
+    return state._replace(params=params, saved={**state.saved, phase.name: prepared.saved})
 
 
 def make_train_step(
@@ -66,24 +74,25 @@ def make_train_step(
 ) -> Callable:
     """(state, batch, stop), each with a leading axis of devices -> (state, metrics).
 
-    A batch has an `image` and, by the names that the phase's loss knows, what is remembered.
+    A batch has an `image`, and what the phase has in its cache for it.
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
     whether the process was asked to; the metrics say whether any was.
     """
-    parts = tuple(phase.learning_rates)
+    parts, start = tuple(phase.learning_rates), task.start_of(phase)
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
 
     def train_step(state: TrainState, batch: dict[str, Any], stop: jax.Array):
-        x, memo = batch["image"], {name: v for name, v in batch.items() if name != "image"}
+        x, cache = batch["image"], {name: v for name, v in batch.items() if name != "image"}
         keys = _keys_of_images(key, state.step, len(x))
+        phase_step = state.step - start
 
         def loss(trained):
             params = state.params
             for part, value in trained.items():
                 params = _put(params, part, value)
             variables = {"params": params, "batch_stats": state.batch_stats}
-            (total, metrics), batch_stats = apply(variables, x, keys, state.step, **memo)
+            (total, metrics), batch_stats = apply(variables, x, keys, phase_step, **cache)
             return total, (batch_stats, metrics)
 
         trained = {part: _get(state.params, part) for part in parts}
@@ -96,12 +105,12 @@ def make_train_step(
             params, opt_state = state.params, dict(state.opt_state)
             for part, grad in grads.items():
                 updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
-                rate = phase.learning_rates[part](state.step)
+                rate = phase.learning_rates[part](phase_step)
                 new = jax.tree.map(
                     lambda p, u, rate=rate: p - rate * u, _get(params, part), updates
                 )
                 params = _put(params, part, new)
-            return TrainState(state.step, params, batch_stats, opt_state)
+            return TrainState(state.step, params, batch_stats, opt_state, state.saved)
 
         # On a CPU this is faster than no choice, too: in a branch of its own, the update needs no
         # copy of the state.

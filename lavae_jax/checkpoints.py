@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from lavae_jax import compatibility
 from lavae_jax.errors import UserError
 
 _ARRAYS, _META, _UNFINISHED = "arrays", "meta.json", ".unfinished-"
@@ -106,7 +107,8 @@ def load(path: pathlib.Path) -> Checkpoint:
         raise
     except Exception as error:  # Orbax and its formats report damage in many ways
         raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
-    return Checkpoint(meta.pop("step"), {k: np.asarray(v) for k, v in arrays.items()}, meta)
+    arrays = compatibility.upgrade_arrays({k: np.asarray(v) for k, v in arrays.items()})
+    return Checkpoint(meta.pop("step"), arrays, meta)
 
 
 def load_newest(folder: pathlib.Path) -> Checkpoint | None:

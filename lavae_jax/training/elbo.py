@@ -1,0 +1,38 @@
+"""The ELBO as a loss, and its metrics."""
+
+import math
+
+import chex
+import jax
+from ml_collections import ConfigDict
+
+from lavae_jax import objective, vae
+from lavae_jax.model import LAVAE
+from lavae_jax.packing import Budget
+from lavae_jax.training.phases import Metrics
+
+
+def elbo_metrics(terms: objective.Terms | vae.Terms) -> Metrics:
+    """Of each image."""
+    log_likelihood, *kls = terms
+    return {
+        "neg_elbo": -terms.elbo,
+        "neg_log_likelihood": -log_likelihood,
+        **dict(zip(terms._fields[1:], kls, strict=True)),
+    }
+
+
+def means(metrics: Metrics) -> Metrics:
+    """Over the images."""
+    return {name: value.mean(dtype=float) for name, value in metrics.items()}
+
+
+def elbo_loss(
+    config: ConfigDict, lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, **kwargs
+) -> tuple[jax.Array, Metrics, objective.Elbo]:
+    """-ELBO of images x [B, H, W, C], its metrics, and what they were made of."""
+    budget = Budget(config.budget.slots, math.ceil(config.budget.objects_per_image * len(x)))
+    out = objective.elbo(lavae, x, keys, budget, **kwargs)
+    metrics = means({**elbo_metrics(out.terms), "inferred_count": out.count})
+    metrics["overflow"] = out.posterior.overflow / len(x)
+    return metrics["neg_elbo"], metrics, out

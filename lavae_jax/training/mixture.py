@@ -1,0 +1,120 @@
+"""How a mixture for p(z_app) begins: with its components at objects of the training images.
+
+Each object of the training images is then related to the components that began at what looks like
+it, so that a training step evaluates those alone (see `neighbours`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lavae_jax import inference, model, neighbours, packing, placement, prior
+from lavae_jax.locations import Locations
+from lavae_jax.model import Variables
+from lavae_jax.training import phases
+from lavae_jax.training.phases import Prepared, TrainingImages
+from lavae_jax.training.trainee import Trainee
+
+CANDIDATES = 4  # objects for each component, which begins at one of them
+
+
+class FoundObjects(NamedTuple):
+    """The objects that are found in B images."""
+
+    found: inference.Found
+    pixel: jax.Array  # [B, M]
+    sketch: jax.Array  # [B, M, ...]: of what is seen at each pixel
+
+    @property
+    def is_object(self) -> np.ndarray:
+        """[B, M]: which of the slots hold an object."""
+        return np.arange(self.pixel.shape[1]) < np.asarray(self.found.count)[:, None]
+
+
+def initial_saved(components: int) -> dict[str, np.ndarray]:
+    """The shapes of what `prepare` saves."""
+    return {"sketches": np.zeros((components, neighbours.SKETCH_SIZE), np.float32)}
+
+
+def prepare(
+    module: Trainee,
+    variables: Variables,
+    images: TrainingImages,
+    saved: dict[str, np.ndarray] | None,
+    with_cache: bool,
+) -> Prepared:
+    """Components at different training objects, and for each object the components near it.
+
+    Sketches of the objects that the components began at are saved: on other hardware, the
+    location network may differ in its last digits and find other objects first.
+    """
+    find, encode = (model.compiled(f, module) for f in (_find, _encode))
+    size, with_cache = module.settings.prior.components, with_cache and not images.varies
+    begins = saved is None
+    encodings = [np.zeros((0, module.settings.latent_size), np.float32)]
+    sketches = [np.zeros((0, neighbours.SKETCH_SIZE), np.float32)]
+    all_objects = []
+
+    def is_enough() -> bool:
+        return not begins or sum(map(len, sketches)) >= CANDIDATES * size
+
+    batches = images.batches() if begins or with_cache else ()
+    for x in batches:
+        objects = find(variables, x)
+        if not is_enough():
+            count, pixel = objects.found.count, objects.pixel
+            # A padded image has no objects of its own.
+            left = len(images) - len(all_objects) * len(x)
+            is_object = objects.is_object & (np.arange(len(x)) < left)[:, None]
+            encoded = np.asarray(encode(variables, x, count, pixel))[: count.sum()]
+            encodings.append(encoded[: is_object.sum()])
+            sketches.append(np.asarray(objects.sketch)[is_object])
+        elif not with_cache:
+            break
+        all_objects.append(jax.tree.map(np.asarray, objects) if with_cache else None)
+    params: dict[str, Any] = {}
+    if begins:
+        params, saved = _components(np.concatenate(encodings), np.concatenate(sketches), size)
+    if not with_cache:
+        return Prepared(params, saved)
+    objects = phases.gather(all_objects, len(images))
+    return Prepared(params, saved, {"found": _with_near(objects, saved["sketches"])})
+
+
+def _find(module: Trainee, x: jax.Array) -> FoundObjects:
+    settings = module.settings
+    detection = inference.detect(settings, inference.location_logits(module.lavae, x))
+    pixel = inference.peak_locations(settings, detection).index
+    image = np.repeat(np.arange(len(x)), pixel.shape[1])
+    windows = placement.windows_at(x, pixel.reshape(-1), image, settings.sprite_size)
+    sketch = neighbours.sketch(windows).reshape(*pixel.shape, -1)
+    return FoundObjects(inference.found(settings, detection), pixel, sketch)
+
+
+def _encode(module: Trainee, x, count, pixel) -> jax.Array:
+    """Means of q(z_app) [P, L], those of the objects first."""
+    objects = packing.pack(count, pixel.size)
+    return inference.appearance(module.lavae, x, Locations.hard(pixel), objects).mean
+
+
+def _components(encodings: np.ndarray, sketches: np.ndarray, size: int) -> tuple[dict, dict]:
+    """The prior's parameters, and sketches of the objects that its components begin at."""
+    encodings, sketches = (a[: CANDIDATES * size] for a in (encodings, sketches))
+    if len(encodings) < size:
+        raise ValueError(
+            f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
+            "in all training scenes, and each component begins at one"
+        )
+    chosen = neighbours.different(sketches, size)
+    return {"lavae.prior": prior.at_encodings(encodings[chosen])}, {"sketches": sketches[chosen]}
+
+
+def _with_near(objects: FoundObjects, components: np.ndarray) -> inference.Found:
+    """What is found, and for each object the components that began at what looks like it."""
+    is_object = objects.is_object
+    number = min(neighbours.NEAR, len(components))
+    near = np.zeros((*is_object.shape, number), np.int32)
+    near[is_object] = neighbours.nearest(objects.sketch[is_object], components, number)
+    found = objects.found
+    return found._replace(support=found.support._replace(near=near))

@@ -1,0 +1,42 @@
+"""What LAVAE's training trains: LAVAE itself, and the auxiliary VAE of its warm-up."""
+
+import flax.linen as nn
+from ml_collections import ConfigDict
+
+from lavae_jax.model import LAVAE
+from lavae_jax.settings import LavaeSettings, from_config
+from lavae_jax.vae import GridVAE, GridVAESettings
+
+
+class Trainee(nn.Module):
+    """LAVAE and the auxiliary VAE.
+
+    train: the parts that are being trained, such as "lavae.location" or "auxiliary".
+    """
+
+    settings: LavaeSettings
+    auxiliary_settings: GridVAESettings
+    train: tuple[str, ...] = ()
+    axis_name: str | None = None
+
+    def setup(self):
+        inside = tuple(p.removeprefix("lavae.") for p in self.train if p.startswith("lavae."))
+        self.lavae = LAVAE(self.settings, inside, self.axis_name)
+        self.auxiliary = GridVAE(self.auxiliary_settings, "auxiliary" in self.train, self.axis_name)
+
+    def __call__(self) -> None:
+        self.lavae()
+        self.auxiliary()
+
+
+def settings(config: ConfigDict) -> tuple[LavaeSettings, GridVAESettings]:
+    """Of LAVAE, and of the auxiliary VAE."""
+    lavae = from_config(LavaeSettings, config.model)
+    return lavae, from_config(
+        GridVAESettings,
+        config.auxiliary,
+        architecture="auxiliary",
+        channels=lavae.channels,
+        activations=lavae.activations,
+        packed_pixels=lavae.packed_pixels,
+    )
