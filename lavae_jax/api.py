@@ -43,6 +43,7 @@ from lavae_jax.model import LAVAE, Variables
 from lavae_jax.objective import Bound
 from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 from lavae_jax.scene import Scene
+from lavae_jax.settings import LavaeSettings
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
@@ -123,6 +124,8 @@ def _warn(message: str) -> None:
 class _Trained:
     """What both kinds of model share."""
 
+    channels: int  # of the images
+
     def __init__(
         self,
         module: nn.Module,
@@ -136,10 +139,6 @@ class _Trained:
         self.preprocessing = preprocessing or Preprocessing.of_config(config)
         self.folder: pathlib.Path | None = None  # that it was loaded from
         self.fingerprint = _fingerprint(variables)
-
-    @property
-    def settings(self):
-        return self.module.settings
 
     def with_preprocessing(self, **changes):
         """The same model with another `invert` or `threshold`; see `Preprocessing`."""
@@ -170,8 +169,8 @@ class _Trained:
             [B, H, W, C], float32, 0 or 1; a list of [H, W, C] for images of different sizes.
         """
         if not _is_list_of_arrays(images):
-            return self._see(as_batch(np.asarray(images), self.settings.channels))
-        batches = [as_batch(np.asarray(image), self.settings.channels) for image in images]
+            return self._see(as_batch(np.asarray(images), self.channels))
+        batches = [as_batch(np.asarray(image), self.channels) for image in images]
         if any(len(batch) != 1 for batch in batches):
             raise ImageError("a list has one image in each item; concatenate batches instead")
         seen = [self._see(batch)[0] for batch in batches]
@@ -179,22 +178,20 @@ class _Trained:
 
     def _see(self, images: np.ndarray) -> np.ndarray:
         high = 255 if images.dtype == np.uint8 else 1
-        if images.shape[-1] == self.settings.channels and is_binary(images, high):  # at once
+        if images.shape[-1] == self.channels and is_binary(images, high):  # at once
             seen = (images == high).astype(np.float32)
             return 1 - seen if self.preprocessing.invert else seen
         seen = [self.preprocessing(image, "an image") for image in images]
-        shape = (*images.shape[1:3], self.settings.channels)
+        shape = (*images.shape[1:3], self.channels)
         return np.array(seen, np.float32).reshape(-1, *shape)
 
     def _seen_or_traced(self, images):
         """What the model sees; under jit, images must be so already."""
         if not isinstance(images, jax.core.Tracer):
             return self.preprocess(images)
-        images = as_batch(images, self.settings.channels)
-        if images.shape[-1] != self.settings.channels:
-            raise ImageError(
-                f"under jit, images must have the model's {self.settings.channels} channels"
-            )
+        images = as_batch(images, self.channels)
+        if images.shape[-1] != self.channels:
+            raise ImageError(f"under jit, images must have the model's {self.channels} channels")
         if images.dtype == jnp.uint8:
             return images.astype(jnp.float32) / 255
         if images.dtype == bool or jnp.issubdtype(images.dtype, jnp.floating):
@@ -243,6 +240,14 @@ class Model(_Trained):
     """
 
     module: LAVAE
+
+    @property
+    def settings(self) -> LavaeSettings:
+        return self.module.settings
+
+    @property
+    def channels(self) -> int:
+        return self.settings.channels
 
     def infer(
         self,
@@ -548,6 +553,10 @@ class Baseline(_Trained):
 
     module: GridVAE
 
+    @property
+    def channels(self) -> int:
+        return self.module.channels
+
     def bound(
         self,
         images,
@@ -611,6 +620,8 @@ def _fingerprint(variables: Variables) -> str:
     """A short name for these weights."""
     digest = hashlib.blake2b(digest_size=6)
     for path, leaf in jax.tree_util.tree_flatten_with_path(variables)[0]:
-        digest.update(jax.tree_util.keystr(path).encode())
+        # A name from before, so that scenes that were saved then still belong to their model.
+        name = jax.tree_util.keystr(path).replace("count_logits", "count")
+        digest.update(name.encode())
         digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()

@@ -23,6 +23,9 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
         config = _with_lavae_phases(config)
     if "crops" in config:
         config = _with_baseline_phases(config)
+    if config.get("model", {}).get("architecture") == "attentive":
+        kept = {k: v for k, v in config["model"].items() if k != "space_to_depth"}
+        config["model"] = {**kept, "architecture": "glimpse"}
     for path, names in _RENAMED.items():
         config = _rename(config, path.split("."), names)
     return config

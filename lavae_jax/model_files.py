@@ -23,7 +23,7 @@ from lavae_jax.api import Baseline, Model
 from lavae_jax.checkpoints import Checkpoint, CheckpointError
 from lavae_jax.model import LAVAE, initialise
 from lavae_jax.settings import LavaeSettings, from_config
-from lavae_jax.vae import GridVAE, baseline_settings
+from lavae_jax.vae import baseline_settings
 
 SHIPPED = pathlib.Path(__file__).with_name("weights")
 WEIGHTS, CONFIG, PROVENANCE, METRICS = (
@@ -93,7 +93,7 @@ def make_module(config: ConfigDict) -> nn.Module:
     try:
         if config.kind == "lavae":
             return LAVAE(from_config(LavaeSettings, config.model))
-        return GridVAE(baseline_settings(config.model))
+        return baseline_settings(config.model).build()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the config's model cannot be made: {error}") from error
 

@@ -1,9 +1,8 @@
 """Fully convolutional VAEs whose latents form a grid (App. B).
 
-The auxiliary one, trained beside LAVAE or before it, tells the location network during
-warm-up where there is something to see; the baseline is what LAVAE is compared with.
-Both are one module with a table of stages each; the baseline can have the networks of
-`attention` instead. The functions take a bound module.
+The auxiliary VAE shows the location network during warm-up where objects are; the baseline is what
+LAVAE is compared with, with the paper's networks or those of `glimpse`. Settings of each
+architecture build a `GridVAE`; the functions take a bound one.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lavae_jax import attention, bernoulli, gaussian, model
+from lavae_jax import bernoulli, gaussian, glimpse, model
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.networks import (
     Conv,
@@ -74,99 +73,30 @@ class Stages(NamedTuple):
     decoder: tuple[Callable, ...]
 
 
-class Architecture(NamedTuple):
-    """cell: pixels a latent, in each direction. stages: by the stem's space-to-depth factor.
-    coarse: for a stem as large as a cell, of any size, which does without the layers at any
-    resolution but the latents'."""
-
-    cell: int
-    stages: dict[int, Stages]
-    coarse: Stages
-
-
-ARCHITECTURES = {
-    # Latents 11 x 11 x 8 for 64 x 64 pixels.
-    "auxiliary": Architecture(
-        6,
-        {
-            1: Stages(
-                (_residual, _down(2), _residual, _down(3), _residual),
-                (_residual, _repeat(3), _layer, _residual, _repeat(2), _layer, _residual),
-            ),
-            2: Stages((_residual, _down(3), _residual), (_residual, _repeat(3), _layer, _residual)),
-        },
-        Stages((_residual,), (_residual,)),
+# By the stem's space-to-depth factor; a stem as large as a cell leaves layers at the resolution of
+# the latents alone. The auxiliary VAE has 11 x 11 x 8 latents for 64 x 64 pixels.
+_AUXILIARY = {
+    1: Stages(
+        (_residual, _down(2), _residual, _down(3), _residual),
+        (_residual, _repeat(3), _layer, _residual, _repeat(2), _layer, _residual),
     ),
-    # Latents 8 x 8 x 16 = 1024 for 64 x 64 pixels; about a million parameters.
-    "baseline": Architecture(
-        8,
-        {
-            1: Stages(
-                (_down(2, 4), _residual, _plain_down, _residual, _plain_down, _residual, _residual),
-                (
-                    *(_layer, _residual, _residual, _plain_up, _residual, _plain_up, _residual),
-                    *(_bilinear, _layer),
-                ),
-            ),
-        },
-        Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
+    2: Stages((_residual, _down(3), _residual), (_residual, _repeat(3), _layer, _residual)),
+}
+_COARSE_AUXILIARY = Stages((_residual,), (_residual,))
+# The baseline has 8 x 8 x 16 = 1024 latents, and about a million parameters.
+_BASELINE = {
+    1: Stages(
+        (_down(2, 4), _residual, _plain_down, _residual, _plain_down, _residual, _residual),
+        (
+            *(_layer, _residual, _residual, _plain_up, _residual, _plain_up, _residual),
+            *(_bilinear, _layer),
+        ),
     ),
+    8: Stages((_residual,) * 3, (_layer, _residual, _residual, _residual, _layer)),
 }
 
 
 # --- the module --------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GridVAESettings:
-    """architecture: tables of stages, or `attentive`, which has a kernel (the side of what a
-    latent sees and draws, in pixels, odd) and no stem."""
-
-    architecture: Literal["auxiliary", "baseline", "attentive"]
-    channels: int
-    width: int
-    latents: int
-    space_to_depth: int
-    cell: int = 0  # pixels a latent, in each direction; 0 for the architecture's own
-    kernel: int = 0
-    activations: Literal["float32", "bfloat16"] = "float32"  # as in LavaeSettings
-    packed_pixels: Literal[1, 2] = 1
-
-    def __post_init__(self):
-        check_choices("VAE", self)
-        if self.is_attentive:
-            cell = self.cell or ARCHITECTURES["baseline"].cell
-            object.__setattr__(self, "cell", cell)
-            if self.space_to_depth != 1 or self.kernel <= 2 * cell or self.kernel % 2 == 0:
-                raise ValueError(
-                    f"attentive space_to_depth={self.space_to_depth} must be 1, and "
-                    f"kernel={self.kernel} odd and more than {2 * cell}, which is two cells"
-                )
-            return
-        if self.kernel:
-            raise ValueError(f"{self.architecture} kernel={self.kernel}: only attentive has one")
-        usual, stages, _ = ARCHITECTURES[self.architecture]
-        object.__setattr__(self, "cell", self.cell or usual)
-        factors = [*stages, self.cell] if self.cell == usual else [self.cell]
-        if self.space_to_depth not in factors:
-            wanted = " or ".join(map(str, factors))
-            raise ValueError(
-                f"{self.architecture} space_to_depth={self.space_to_depth} must be {wanted}"
-            )
-
-    @property
-    def is_attentive(self) -> bool:
-        return self.architecture == "attentive"
-
-    @property
-    def stages(self) -> Stages:
-        _, stages, coarse = ARCHITECTURES[self.architecture]
-        return coarse if self.space_to_depth == self.cell else stages[self.space_to_depth]
-
-
-def baseline_settings(model: Mapping[str, Any]) -> GridVAESettings:
-    """From the `model` of a baseline's config."""
-    return from_config(GridVAESettings, {"architecture": "baseline", **model})
 
 
 class Stack(nn.Module):
@@ -185,40 +115,155 @@ class Stack(nn.Module):
 
 
 class GridVAE(nn.Module):
-    settings: GridVAESettings
-    train: bool = False
-    axis_name: str | None = None
+    """A VAE with a grid of latents; its settings build it.
 
-    def setup(self):
-        settings = self.settings
-        if settings.is_attentive:
-            sizes = settings.cell, settings.kernel, settings.width
-            self.encoder = attention.Encoder(*sizes, 2 * settings.latents)
-            self.decoder = attention.Decoder(*sizes, settings.channels)
-            return
-        how = settings.activations, settings.packed_pixels
-        execution = Execution.of(self.train, self.axis_name, *how)
-        pixels = settings.channels * settings.space_to_depth**2
-        stages, width = settings.stages, settings.width
-        self.encoder = Stack(stages.encoder, width, 2 * settings.latents, execution)
-        self.decoder = Stack(stages.decoder, width, pixels, execution)
+    cell: pixels of a latent, in each direction.
+    decode_in_turn: whether samples are decoded one after the other. On a CPU, sprites of all
+        samples are more than its cache holds, but convolutions are slow in a loop.
+    """
+
+    encoder: nn.Module  # [B, H / f, W / f, f² C] -> [B, h, w, 2 latents]
+    decoder: nn.Module  # [B, h, w, latents] -> [B, H / f, W / f, f² C]
+    channels: int
+    latents: int
+    cell: int
+    space_to_depth: int = 1  # f
+    decode_in_turn: bool = False
 
     def __call__(self) -> None:
         """Both networks on the least input; Flax initialises what is called."""
-        canvas = (self.settings.cell, self.settings.cell)
-        q = self.encode(jnp.zeros((1, *canvas, self.settings.channels)))
+        canvas = (self.cell, self.cell)
+        q = self.encode(jnp.zeros((1, *canvas, self.channels)))
         self.decode(q.mean, canvas)
 
     def encode(self, x: jax.Array) -> Gaussian:
         """q(z | x), a grid [B, h, w, latents]."""
-        padded = pad_to_multiple(x, self.settings.cell)
-        features = self.encoder(space_to_depth(padded, self.settings.space_to_depth))
-        return gaussian.from_features(features)
+        padded = pad_to_multiple(x, self.cell)
+        return gaussian.from_features(self.encoder(space_to_depth(padded, self.space_to_depth)))
 
     def decode(self, z: jax.Array, canvas: tuple[int, int]) -> jax.Array:
         """Pixel logits [B, H, W, C]."""
-        logits = depth_to_space(self.decoder(z), self.settings.space_to_depth)
+        logits = depth_to_space(self.decoder(z), self.space_to_depth)
         return logits[:, : canvas[0], : canvas[1]]
+
+
+# --- architectures -----------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuxiliarySettings:
+    """The auxiliary VAE of the warm-up.
+
+    cell: pixels of a latent, in each direction.
+    activations, packed_pixels: as in `LavaeSettings`.
+    """
+
+    channels: int
+    width: int
+    latents: int
+    space_to_depth: int
+    cell: int = 6
+    activations: Literal["float32", "bfloat16"] = "float32"
+    packed_pixels: Literal[1, 2] = 1
+
+    def __post_init__(self):
+        check_choices("auxiliary VAE", self)
+        factors = [*_AUXILIARY, self.cell] if self.cell == 6 else [self.cell]
+        _check_stem("auxiliary", self.space_to_depth, factors)
+
+    def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        stages = _AUXILIARY.get(self.space_to_depth, _COARSE_AUXILIARY)
+        return _stacked(self, stages, self.cell, train, axis_name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselineSettings:
+    """The paper's baseline.
+
+    activations, packed_pixels: as in `LavaeSettings`.
+    """
+
+    channels: int
+    width: int
+    latents: int
+    space_to_depth: int
+    activations: Literal["float32", "bfloat16"] = "float32"
+    packed_pixels: Literal[1, 2] = 1
+
+    def __post_init__(self):
+        check_choices("baseline", self)
+        _check_stem("baseline", self.space_to_depth, list(_BASELINE))
+
+    def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        return _stacked(self, _BASELINE[self.space_to_depth], BASELINE_CELL, train, axis_name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlimpseSettings:
+    """The baseline with the networks of `glimpse`.
+
+    kernel: the side of what a latent sees and draws, in pixels.
+    """
+
+    channels: int
+    width: int
+    latents: int
+    kernel: int
+
+    def __post_init__(self):
+        if self.kernel <= 2 * BASELINE_CELL or self.kernel % 2 == 0:
+            raise ValueError(
+                f"glimpse kernel={self.kernel} must be odd and more than {2 * BASELINE_CELL}, "
+                "which is two cells"
+            )
+
+    def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        del train, axis_name  # no batch normalisation
+        sizes = BASELINE_CELL, self.kernel, self.width
+        return GridVAE(
+            glimpse.Encoder(*sizes, 2 * self.latents, parent=None),
+            glimpse.Decoder(*sizes, self.channels, parent=None),
+            self.channels,
+            self.latents,
+            BASELINE_CELL,
+            decode_in_turn=True,
+        )
+
+
+BASELINE_CELL = 8  # pixels of a latent of the baseline, in each direction
+BASELINES = {"baseline": BaselineSettings, "glimpse": GlimpseSettings}
+
+
+def baseline_settings(model: Mapping[str, Any]) -> BaselineSettings | GlimpseSettings:
+    """From the `model` of a baseline's config."""
+    model = dict(model)
+    architecture = model.pop("architecture", "baseline")
+    if architecture not in BASELINES:
+        raise ValueError(
+            f"model architecture={architecture!r}: expected one of {', '.join(BASELINES)}"
+        )
+    return from_config(BASELINES[architecture], model)
+
+
+def _check_stem(name: str, factor: int, factors: list[int]) -> None:
+    if factor not in factors:
+        expected = " or ".join(map(str, factors))
+        raise ValueError(f"{name} space_to_depth={factor} must be {expected}")
+
+
+def _stacked(settings, stages: Stages, cell: int, train, axis_name) -> GridVAE:
+    """A VAE of stacks of layers."""
+    factor = settings.space_to_depth
+    execution = Execution.of(train, axis_name, settings.activations, settings.packed_pixels)
+    make = functools.partial(Stack, width=settings.width, execution=execution, parent=None)
+    return GridVAE(
+        make(stages.encoder, outputs=2 * settings.latents),
+        make(stages.decoder, outputs=settings.channels * factor**2),
+        settings.channels,
+        settings.latents,
+        cell,
+        factor,
+    )
 
 
 # --- its probability ---------------------------------------------------------
@@ -259,9 +304,10 @@ def log_likelihood(vae: GridVAE, x: jax.Array, z: jax.Array) -> jax.Array:
 
 
 def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
-    """A square of each image [B, H, W, C] with a lit pixel of it somewhere inside; any square
-    of an image that is black. Without it, most of what is computed is about black pixels.
-    No larger than the image."""
+    """A random square of each image [B, H, W, C] that contains a foreground pixel, if there is one.
+
+    Most squares have none, and teach little. It is no larger than the image.
+    """
     height, width, channels = x.shape[1:]
     side = min(side, height, width)
 
@@ -294,9 +340,7 @@ def _log_likelihoods(vae, x, z):
     """log p(x | z) of samples z [K, B, h, w, L]: [K, B]."""
     module, variables = vae.unbind()
     one = functools.partial(model.bind(log_likelihood, module), variables, x)
-    # On a CPU, sprites of all samples are more than its cache holds, but convolutions are slow in
-    # a loop.
-    return lax.map(one, z) if vae.settings.is_attentive else jax.vmap(one)(z)
+    return lax.map(one, z) if vae.decode_in_turn else jax.vmap(one)(z)
 
 
 def bound(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int) -> Bound:
@@ -311,7 +355,7 @@ def reconstruct(vae: GridVAE, x: jax.Array) -> jax.Array:
 
 def sample_prior(vae: GridVAE, keys: chex.PRNGKey, canvas: tuple[int, int]) -> jax.Array:
     """Pixel means [B, H, W, C] of images from the prior, one for each key [B]."""
-    shape = (*(-(-side // vae.settings.cell) for side in canvas), vae.settings.latents)
+    shape = (*(-(-side // vae.cell) for side in canvas), vae.latents)
     z = jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
     return jax.nn.sigmoid(vae.decode(z, canvas))
 

@@ -62,7 +62,7 @@ def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
     shift: [B, 2], from 0 to cell - 1 pixels down and to the right.
     """
     height, width = x.shape[1:3]
-    cell = auxiliary.settings.cell
+    cell = auxiliary.cell
     room = cell - 1
     padded = jnp.pad(x, ((0, 0), (room, room), (room, room), (0, 0)))
 
@@ -80,7 +80,7 @@ def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
 
 def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: int) -> jax.Array:
     """The mean of the maps at shifts² places on the grid, evenly spaced from a random one on."""
-    step = auxiliary.settings.cell // shifts
+    step = auxiliary.cell // shifts
     first = jax.vmap(lambda key: jax.random.randint(key, (2,), 0, step))(keys)
     maps = [
         kl_map_at(auxiliary, x, first + step * jnp.array([row, column]))

@@ -10,7 +10,7 @@ import numpy as np
 from lavae_jax import model
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings, from_config
-from lavae_jax.vae import GridVAE, GridVAESettings, baseline_settings
+from lavae_jax.vae import AuxiliarySettings, BaselineSettings, GlimpseSettings, baseline_settings
 
 
 def get_config(name, recipe="described"):
@@ -21,9 +21,8 @@ def paper(name="mnist1k", **changes) -> LavaeSettings:
     return from_config(LavaeSettings, {**get_config(name).model, **changes})
 
 
-def auxiliary(width=48, latents=8, space_to_depth=1, cell=0) -> GridVAESettings:
-    return GridVAESettings(
-        architecture="auxiliary",
+def auxiliary(width=48, latents=8, space_to_depth=1, cell=6) -> AuxiliarySettings:
+    return AuxiliarySettings(
         channels=1,
         width=width,
         latents=latents,
@@ -32,9 +31,14 @@ def auxiliary(width=48, latents=8, space_to_depth=1, cell=0) -> GridVAESettings:
     )
 
 
-def baseline(channels=1, width=64, latents=16, space_to_depth=1, **more) -> GridVAESettings:
+def baseline(channels=1, width=64, latents=16, space_to_depth=1) -> BaselineSettings:
     sizes = {"width": width, "latents": latents, "space_to_depth": space_to_depth}
-    return baseline_settings({"channels": channels, **sizes, **more})
+    return baseline_settings({"channels": channels, **sizes})
+
+
+def glimpse(width=4, latents=2, kernel=17) -> GlimpseSettings:
+    sizes = {"width": width, "latents": latents, "kernel": kernel}
+    return baseline_settings({"architecture": "glimpse", "channels": 1, **sizes})
 
 
 def small(network="residual", computed_on="map", space_to_depth=1, **changes) -> LavaeSettings:
@@ -59,7 +63,7 @@ def small(network="residual", computed_on="map", space_to_depth=1, **changes) ->
 def module_of(settings, train=(), axis_name=None):
     if isinstance(settings, LavaeSettings):
         return LAVAE(settings, train, axis_name)
-    return GridVAE(settings, bool(train), axis_name)
+    return settings.build(bool(train), axis_name)
 
 
 @functools.cache

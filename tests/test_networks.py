@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_models
 from small_models import auxiliary, baseline, compiled, initialised, module_of, paper, small
 
 from lavae_jax import generative, inference, model, networks, packing, vae
@@ -222,17 +223,17 @@ def test_settings_that_cannot_be_are_refused(arguments, message):
 # --- variational autoencoders ------------------------------------------------
 
 
-ATTENTIVE = baseline(width=4, latents=2, architecture="attentive", kernel=17)
+GLIMPSE = small_models.glimpse()
 
 
 @pytest.mark.parametrize(
     "settings",
-    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 8)), ATTENTIVE],
+    [auxiliary(width=4), *(baseline(width=4, space_to_depth=f) for f in (1, 8)), GLIMPSE],
 )
 def test_vae_bounds_have_their_shapes_on_any_canvas(settings):
     x = jnp.zeros((3, 34, 50, 1))
     elbo = apply(vae.elbo, settings, x, keys(1, 3))
-    grid = tuple(-(-side // settings.cell) for side in (34, 50))
+    grid = tuple(-(-side // module_of(settings).cell) for side in (34, 50))
     assert elbo.kl.shape == (3, *grid)
     assert elbo.terms.elbo.shape == (3,)
     np.testing.assert_allclose(elbo.terms.kl, elbo.kl.sum((1, 2)), rtol=1e-5)
@@ -275,7 +276,7 @@ def test_auxiliary_latents_are_11_by_11_by_8():
     assert latents_of(auxiliary(), (64, 64)) == (1, 11, 11, 8)
 
 
-@pytest.mark.parametrize("settings", [baseline(width=4, latents=2), ATTENTIVE])
+@pytest.mark.parametrize("settings", [baseline(width=4, latents=2), GLIMPSE])
 def test_vae_elbo_is_the_mean_log_weight(settings):
     """E[log w] = ELBO, for both use the same q and the same p."""
     variables = initialised(settings)

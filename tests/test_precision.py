@@ -8,7 +8,7 @@ from bfloat16 import on_tpu
 
 import datasets
 import lavae_jax
-from lavae_jax import attention, bernoulli, generative, inference, model, packing, placement, warmup
+from lavae_jax import bernoulli, generative, glimpse, inference, model, packing, placement, warmup
 
 FINE = 1 + 2.0**-10  # bfloat16 makes it 1
 
@@ -59,8 +59,8 @@ def test_attention_is_on_the_brightest_pixel():
     shapes = np.random.default_rng(0).random((8, 9, 7)) < 0.6
     x = np.zeros((8, 64, 64, 1), np.float32)
     x[:, 20:29, 30:37, 0] = shapes
-    rows, columns = attention.attention(x, 8, 17)
-    rounded = on_tpu(lambda x: attention.attention(x, 8, 17))(x)
+    rows, columns = glimpse.fixations(x, 8, 17)
+    rounded = on_tpu(lambda x: glimpse.fixations(x, 8, 17))(x)
     assert rows.max((1, 2, 3)).min() > 0.5
     np.testing.assert_allclose(rounded[0], rows, atol=1e-2)
     np.testing.assert_allclose(rounded[1], columns, atol=1e-2)

@@ -285,7 +285,8 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
 def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
     """For 2 cores: networks that need not learn an object at each place of a cell."""
     # kernel: the side of what a latent sees and draws, that of LAVAE's sprites
-    config.model.update(architecture="attentive", width=256, kernel=kernel)
+    config.model.update(architecture="glimpse", width=256, kernel=kernel)
+    del config.model.space_to_depth
     config.batch_size = 16
     config.eval_every_steps = 5_000
     config.optimizer.update(learning_rate=1e-2, schedule="cosine")

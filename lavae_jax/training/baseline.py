@@ -16,7 +16,7 @@ def task(config: ConfigDict) -> Task:
     settings = vae.baseline_settings(config.model)
 
     def make_module(train, axis_name):
-        return GridVAE(settings, bool(train), axis_name)
+        return settings.build(bool(train), axis_name)
 
     return Task(make_module, phases.make(config, {"crops": _crops, "elbo": _elbo}), _evaluate, _see)
 

@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings, from_config
-from lavae_jax.vae import GridVAE, GridVAESettings
+from lavae_jax.vae import AuxiliarySettings
 
 
 class Trainee(nn.Module):
@@ -15,27 +15,26 @@ class Trainee(nn.Module):
     """
 
     settings: LavaeSettings
-    auxiliary_settings: GridVAESettings
+    auxiliary_settings: AuxiliarySettings
     train: tuple[str, ...] = ()
     axis_name: str | None = None
 
     def setup(self):
         inside = tuple(p.removeprefix("lavae.") for p in self.train if p.startswith("lavae."))
         self.lavae = LAVAE(self.settings, inside, self.axis_name)
-        self.auxiliary = GridVAE(self.auxiliary_settings, "auxiliary" in self.train, self.axis_name)
+        self.auxiliary = self.auxiliary_settings.build("auxiliary" in self.train, self.axis_name)
 
     def __call__(self) -> None:
         self.lavae()
         self.auxiliary()
 
 
-def settings(config: ConfigDict) -> tuple[LavaeSettings, GridVAESettings]:
+def settings(config: ConfigDict) -> tuple[LavaeSettings, AuxiliarySettings]:
     """Of LAVAE, and of the auxiliary VAE."""
     lavae = from_config(LavaeSettings, config.model)
     return lavae, from_config(
-        GridVAESettings,
+        AuxiliarySettings,
         config.auxiliary,
-        architecture="auxiliary",
         channels=lavae.channels,
         activations=lavae.activations,
         packed_pixels=lavae.packed_pixels,

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_models import baseline, initialised, module_of
+import small_models
+from small_models import initialised, module_of
 
-from lavae_jax import attention, model, vae
+from lavae_jax import glimpse, model, vae
 
 CELL, KERNEL = 4, 7
 GRID = (3, 5)
@@ -36,7 +37,7 @@ def pixels_of(cell_row, cell_column, row, column):
 @pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
 def test_a_window_is_what_is_around_the_pixel_looked_at(place):
     x = random(0, 1, *CANVAS, 2)
-    seen = attention.windows(jnp.asarray(x), *one_hot(*place), KERNEL)
+    seen = glimpse.windows(jnp.asarray(x), *one_hot(*place), KERNEL)
     expected = np.zeros((*GRID, KERNEL, KERNEL, 2), np.float32)
     for cell in np.ndindex(GRID):
         for pixel, offset in pixels_of(*cell, *place):
@@ -47,7 +48,7 @@ def test_a_window_is_what_is_around_the_pixel_looked_at(place):
 @pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
 def test_a_sprite_is_drawn_around_its_place(place):
     sprites = random(1, 1, *GRID, KERNEL, KERNEL, 2)
-    drawn = attention.draw(jnp.asarray(sprites), *one_hot(*place))
+    drawn = glimpse.draw(jnp.asarray(sprites), *one_hot(*place))
     expected = np.zeros((*CANVAS, 2), np.float32)
     for cell in np.ndindex(GRID):
         for pixel, offset in pixels_of(*cell, *place):
@@ -60,15 +61,15 @@ def test_weights_mix_places_and_drawing_is_the_adjoint_of_looking(kernel):
     """Whether a sprite spans two cells, three or four."""
     rows, columns = random(2, 2, 2, *GRID, CELL)
     x, sprites = random(3, 2, *CANVAS, 3), random(4, 2, *GRID, kernel, kernel, 3)
-    seen = attention.windows(x, rows, columns, kernel)
+    seen = glimpse.windows(x, rows, columns, kernel)
     mixed = sum(
         rows[..., i, None, None, None]
         * columns[..., j, None, None, None]
-        * attention.windows(x, *(np.ones_like(rows) * np.eye(CELL)[k] for k in (i, j)), kernel)
+        * glimpse.windows(x, *(np.ones_like(rows) * np.eye(CELL)[k] for k in (i, j)), kernel)
         for i, j in np.ndindex(CELL, CELL)
     )
     np.testing.assert_allclose(seen, mixed, rtol=1e-4)
-    drawn = attention.draw(sprites, rows, columns)
+    drawn = glimpse.draw(sprites, rows, columns)
     np.testing.assert_allclose(np.vdot(drawn, x), np.vdot(sprites, seen), rtol=1e-4)
 
 
@@ -83,8 +84,8 @@ def scene(*places, size=(64, 64)):
 
 def look(image):
     """The weight of each cell, and what it sees."""
-    rows, columns = attention.attention(jnp.asarray(image[None]), 8, 17)
-    seen = attention.windows(jnp.asarray(image[None]), rows, columns, 17)
+    rows, columns = glimpse.fixations(jnp.asarray(image[None]), 8, 17)
+    seen = glimpse.windows(jnp.asarray(image[None]), rows, columns, 17)
     return np.asarray(rows[0].sum(-1)), np.asarray(seen[0, ..., 0])
 
 
@@ -117,7 +118,7 @@ def test_there_is_nothing_to_see_on_black():
 
 def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_place():
     """Of the encoder, a whole cell further: all the same; black cells are all the same, too."""
-    settings = baseline(width=4, latents=2, architecture="attentive", kernel=17)
+    settings = small_models.glimpse()
     encode = jax.jit(model.bind(lambda vae, x: vae.encode(x).mean, module_of(settings)))
     x = jnp.stack([scene((20, 30)), scene((28, 38)), scene()])
     here, there, black = np.asarray(encode(initialised(settings), x))
@@ -130,7 +131,7 @@ def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_
 
 def test_a_shape_learnt_at_some_places_is_drawn_at_others():
     """What a plain network has to learn at each place of a cell."""
-    settings = baseline(width=16, latents=4, architecture="attentive", kernel=17)
+    settings = small_models.glimpse(width=16, latents=4)
     module = module_of(settings)
     places = np.add(list(np.ndindex(8, 8)), (4, 6))
     is_known = np.arange(64) % 5 > 0
@@ -161,9 +162,19 @@ def test_a_shape_learnt_at_some_places_is_drawn_at_others():
     assert distance(variables, others) < 0.2  # of the lit pixels; 2 if nothing is right
 
 
-@pytest.mark.parametrize("fields", [{"kernel": 18}, {"kernel": 15}, {"space_to_depth": 8}])
-def test_attentive_networks_that_cannot_be_are_refused(fields):
-    with pytest.raises(ValueError, match="must be 1, and kernel="):
-        baseline(**{"architecture": "attentive", "kernel": 17, **fields})
-    with pytest.raises(ValueError, match="baseline kernel=17: only attentive has one"):
-        baseline(kernel=17)
+@pytest.mark.parametrize("kernel", [18, 15])
+def test_a_glimpse_of_an_even_size_or_of_less_than_two_cells_is_refused(kernel):
+    with pytest.raises(ValueError, match=f"kernel={kernel} must be odd and more than 16"):
+        small_models.glimpse(kernel=kernel)
+
+
+def test_settings_of_another_architecture_are_refused():
+    sizes = {"channels": 1, "width": 4, "latents": 2}
+    with pytest.raises(ValueError, match="BaselineSettings: kernel is unknown"):
+        vae.baseline_settings({**sizes, "space_to_depth": 1, "kernel": 17})
+    with pytest.raises(ValueError, match="GlimpseSettings: space_to_depth is unknown"):
+        vae.baseline_settings(
+            {**sizes, "architecture": "glimpse", "space_to_depth": 1, "kernel": 17}
+        )
+    with pytest.raises(ValueError, match="architecture='other': expected one of baseline, glimpse"):
+        vae.baseline_settings({**sizes, "architecture": "other"})

@@ -1,14 +1,14 @@
-"""Networks of a grid VAE that see and draw a thing in the same way wherever in its cell it is.
+"""Networks of a grid VAE that see the image through glimpses.
 
-Behind strides of 8 pixels, a plain convolutional network has to learn each digit at 64 places.
-Here a cell of the grid looks at the image through a window that is moved to where its attention
-is, and draws a sprite at a place that the decoder chooses:
+Behind strides of 8 pixels, a plain convolutional network has to learn each digit at 64 offsets.
+Here a cell of the grid sees the image through a glimpse, a window that is centred on a peak of the
+blurred image, and draws a sprite at an offset that the decoder chooses:
 
-    encoder: attention (no parameters) -> window -> 1x1 layers, which are told where it is
-    decoder: 1x1 layers -> a sprite, and its place in the cell -> canvas
+    encoder: the peak (no parameters) -> window -> 1x1 layers, which are given its offset
+    decoder: 1x1 layers -> a sprite, and its offset in the cell -> canvas
 
-Both are fully convolutional. No latent stands for an object or a count; but attention is on
-peaks, as f_count finds them, of a blur that is made for things of one size.
+Both are fully convolutional. No latent stands for an object or a count; but peaks, as f_count
+finds them, of a blur of the right width do find objects of one size.
 """
 
 import flax.linen as nn
@@ -19,7 +19,7 @@ import numpy as np
 from lavae_jax import counting
 from lavae_jax.networks import filtered
 
-DARK = -4.0  # logit of a pixel where nothing is drawn, before training
+BACKGROUND = -4.0  # logit of a pixel where nothing is drawn, before training
 FOCUS = 10.0  # of what is drawn, before training; see Decoder
 
 
@@ -33,8 +33,8 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        rows, columns = attention(x, self.cell, self.kernel)
-        where = [*(a @ _places(self.cell) for a in (rows, columns)), rows.sum(-1)]
+        rows, columns = fixations(x, self.cell, self.kernel)
+        where = [*(a @ _offsets(self.cell) for a in (rows, columns)), rows.sum(-1)]
         where = jnp.stack(where, axis=-1)  # [B, h, w, 3]
         seen = windows(x, rows, columns, self.kernel)
         features = nn.leaky_relu(nn.Dense(self.width)(seen.reshape(*where.shape[:3], -1)))
@@ -46,8 +46,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Latents [B, h, w, L] -> pixel logits [B, cell h, cell w, channels].
 
-    The weight of a place is a discrete Gaussian around the one that is chosen; how narrow it is,
-    is learnt. A cell also chooses how strong its sprite is: most have nothing to draw.
+    Weights of offsets are a discrete Gaussian around the one that is chosen, whose width is learnt.
+    A cell also chooses the strength of its sprite: most have nothing to draw.
     """
 
     cell: int
@@ -61,17 +61,17 @@ class Decoder(nn.Module):
         for _ in range(2):
             features = nn.leaky_relu(nn.Dense(self.width)(features))
         where = nn.Dense(3)(jnp.concatenate([features, z], axis=-1))
-        place, strength = where[..., :2, None], 1 + where[..., 2:]
+        offset, strength = where[..., :2, None], 1 + where[..., 2:]
         focus = self.param("focus", nn.initializers.constant(np.log(FOCUS)), ())
-        distance = jnp.square(place - _places(self.cell))
+        distance = jnp.square(offset - _offsets(self.cell))
         rows, columns = jnp.moveaxis(jax.nn.softmax(-jnp.exp(focus) * distance), -2, 0)
         shape = (self.kernel, self.kernel, self.channels)
         sprites = nn.Dense(int(np.prod(shape)))(features).reshape(*z.shape[:3], *shape)
-        dark = self.param("dark", nn.initializers.constant(DARK), (self.channels,))
+        dark = self.param("dark", nn.initializers.constant(BACKGROUND), (self.channels,))
         return draw(sprites, strength * rows, columns) + dark
 
 
-def _places(cell: int) -> np.ndarray:
+def _offsets(cell: int) -> np.ndarray:
     """The pixels of a cell in one direction: as numbers of mean 0 and variance 1."""
     pixels = np.arange(cell, dtype=np.float32) - (cell - 1) / 2
     return pixels / max(pixels.std(), 1e-6)
@@ -80,16 +80,16 @@ def _places(cell: int) -> np.ndarray:
 # --- where to look -----------------------------------------------------------
 
 
-def attention(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
-    """Weights of the rows and of the columns of each cell, [B, h, w, cell] each.
+def fixations(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
+    """One-hot rows and columns of the pixel that each cell fixates, [B, h, w, cell] each.
 
-    It is on the pixel where the image, blurred as far as a window reaches, is brighter than
-    anywhere within half a window. All weights of a cell without such a pixel are 0, so that its
-    window is black. With more than two cells to a window, none has two such pixels.
+    That is the pixel where the image, blurred as far as a window reaches, is brighter than
+    anywhere within half a window. In a cell without such a pixel both are 0, so that its
+    glimpse is black. With more than two cells to a window, none has two such pixels.
     """
     b, height, width, _ = x.shape
     radius = kernel // 2
-    # Squared, so that a large thing does not outshine a small one beside it.
+    # Squared, so that a large object does not outshine a small one next to it.
     bump = np.square(1 - np.square(np.arange(-radius, radius + 1) / (radius + 1)))
     peaks = counting.peaks(filtered(x.max(-1), bump), 0.0, radius - 1).astype(x.dtype)
     peaks = peaks.reshape(b, height // cell, cell, width // cell, cell)
