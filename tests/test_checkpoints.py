@@ -55,6 +55,9 @@ DAMAGES = {
     "no arrays": lambda path: shutil.rmtree(path / "arrays"),
     "no step in the meta": lambda path: edit_meta(path, lambda meta: meta.pop("step")),
     "no sums in the meta": lambda path: edit_meta(path, lambda meta: meta.pop("sha256")),
+    "sums of no file in the meta": lambda path: edit_meta(
+        path, lambda meta: meta.update(sha256={})
+    ),
     "a list for a meta": lambda path: (path / "meta.json").write_text("[]"),
     "a file gone": lambda path: max(path.rglob("d/*"), key=lambda p: p.stat().st_size).unlink(),
     "an empty folder": lambda path: (shutil.rmtree(path), path.mkdir()),
@@ -157,6 +160,15 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path):
         checkpoints.unflatten(arrays, wider)
     with pytest.raises(CheckpointError, match=r"params\.bias"):
         checkpoints.unflatten(arrays, {**TREE, "params": {"bias": np.zeros(1)}})
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
+def test_an_array_of_another_type_is_refused(dtype):
+    arrays = checkpoints.flatten(TREE)
+    arrays["params.kernel"] = arrays["params.kernel"].astype(dtype)  # the same shape and numbers
+    message = rf"params\.kernel: \(2, 3\) {np.dtype(dtype)}, not \(2, 3\) float32"
+    with pytest.raises(CheckpointError, match=message):
+        checkpoints.unflatten(arrays, TREE)
 
 
 def test_meta_is_readable_by_people(tmp_path):

@@ -9,6 +9,26 @@ from handmade import picture
 
 from datasets import scenes
 from lavae_jax import evaluation
+from lavae_jax.objective import Bound
+from lavae_jax.scene import Scene
+from lavae_jax.vae import Terms
+
+
+def test_the_standard_error_of_the_bound_is_the_spread_over_the_root_of_the_number_of_images():
+    """Of 1, 2, 4 and 9: the mean is 4, the mean square of what is left (9 + 4 + 0 + 25) / 4."""
+    terms = Terms(log_likelihood=np.array([-1.0, 0, -3, -4]), kl=np.array([0.0, 2, 1, 5]))
+    bound = Bound(np.array([-1.0, -2, -4, -9]), terms)
+    assert evaluation.bound_scores(bound, entropy=1.5) == {
+        "images": 4,
+        "neg_bound": 4.0,
+        "standard_error": pytest.approx((9.5 / 4) ** 0.5),
+        "median": 3.0,
+        "terms": {"kl": 2.0, "log_likelihood": -2.0},
+        "entropy": 1.5,
+        "gap_to_entropy": 2.5,
+    }
+    without = evaluation.bound_scores(bound, entropy=None)
+    assert without["entropy"] is without["gap_to_entropy"] is None
 
 
 def test_counts_are_scored():
@@ -23,6 +43,13 @@ def test_counts_are_scored():
         [0, 0, 0, 0, 1],
         [0, 0, 0, 0, 0],
     ]
+
+
+def test_counting_too_many_is_told_from_counting_too_few():
+    scores = evaluation.count_scores(np.array([0, 1, 3, 5]), np.array([2, 1, 4, 4]))
+    assert scores["count_accuracy"] == 0.25
+    assert scores["overcounted"] == 0.25
+    assert scores["undercounted"] == 0.5
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 3), (2, 4), (4, 2), (0, 3)])
@@ -69,6 +96,92 @@ def test_a_lost_object_and_a_shift_show():
     assert np.isfinite(scores["distance"]).sum() == 4
     assert np.nanmax(scores["distance"]) == pytest.approx(3, abs=1e-3)
     assert scores["foreground_ari"][0] < 1
+
+
+def test_distances_of_centres_are_summed_up_by_percentiles():
+    """Of 0, 1, 2 and 6: 95 % of the way from the first to the last is 0.85 of that from 2 to 6."""
+    nan = np.nan
+    distance = np.array([[6.0, nan, nan], [nan, nan, nan], [0.0, 2.0, 1.0]])
+    ari = np.array([1.0, nan, 0.5])
+    assert evaluation.centre_scores({"distance": distance, "foreground_ari": ari}) == {
+        "centre_distance_median": 1.5,
+        "centre_distance_95": pytest.approx(2 + 0.85 * 4),
+        "centres_within_2_pixels": 0.75,  # 2 pixels are within 2
+        "foreground_ari": 0.75,
+    }
+    nothing = {"distance": np.full((2, 3), nan), "foreground_ari": np.full(2, nan)}
+    assert evaluation.centre_scores(nothing) == {}
+
+
+def scene_of(*scenes, slots=5, canvas=(40, 40)):
+    """Scenes of objects (row, column, appearance), the appearance two numbers."""
+    made = Scene(
+        np.zeros(len(scenes), np.int32),
+        np.full((len(scenes), slots, 2), -1, np.int32),
+        np.zeros((len(scenes), slots, 2), np.float32),
+        canvas,
+    )
+    for b, objects in enumerate(scenes):
+        made.count[b] = len(objects)
+        for k, (row, column, appearance) in enumerate(objects):
+            made.location[b, k], made.appearance[b, k] = (row, column), appearance
+    return made
+
+
+def test_a_missed_object_has_no_distance_and_its_pixels_belong_to_another():
+    """Of two objects, both are found, or one, or none; or a third that is not there."""
+    a, b, c = (10, 10, (0, 0)), (10, 20, (0, 0)), (30, 30, (0, 0))
+    scene = scene_of([b, a], [b], [], [c, a, b])
+    mask = np.zeros((4, 40, 40), np.uint8)
+    mask[:, 9:12, 9:12], mask[:, 9:12, 19:22] = 1, 2
+    scores = evaluation.object_scores(scene, np.ones((4, 5, 3, 3, 1)), mask)
+    assert np.isfinite(scores["distance"]).sum(1).tolist() == [2, 1, 0, 2]
+    np.testing.assert_allclose(np.nanmax(scores["distance"]), 0, atol=1e-6)
+    np.testing.assert_allclose(scores["foreground_ari"], [1, 0, 0, 1], atol=1e-12)
+
+
+def test_other_objects_are_lost_if_they_are_out_of_reach_before_or_after_an_edit():
+    """Within 4 pixels is within reach, as the second object shows."""
+    small, large = (0, 0), (2, 4)  # the spread of two each is 1 and 2, in the mean 1.5
+    first = (20, 20, small)
+    places = [(10, 10, large), (10, 30, small), (1, 1, small), (30, 30, large)]
+    scene = scene_of([first, *places], [first, (10, 10, small)])
+    before = scene_of([first, places[0], places[2], places[3]], [])
+    after = scene_of(
+        [
+            first,
+            (10, 14, large),  # moved by 4
+            places[1],  # there now, but not before
+            (4, 5, small),  # 5 away from where it was, where there is an empty slot's (-1, -1)
+            (30, 30, (5, 8)),  # looks different: by 3 and 4
+        ],
+        [first, (10, 10, small)],  # nothing was there before
+    )
+    change = evaluation._change_of_others(scene, before, after)
+    assert change == {
+        "objects": 5,
+        "lost": pytest.approx(3 / 5),
+        "location_change_pixels": 2.0,  # of 4 and 0
+        "location_unchanged": 0.5,
+        "appearance_change_in_spreads": pytest.approx((0 + 12.5**0.5 / 1.5) / 2),
+    }
+    swapped = evaluation._change_of_others(scene[1:], after[1:], before[1:])
+    assert (swapped["objects"], swapped["lost"]) == (1, 1.0)
+    assert swapped["location_change_pixels"] is None
+
+
+def test_the_farthest_place_is_far_from_all_objects_but_the_one_that_moves():
+    """A sprite of 3 pixels fits into a canvas 3 pixels high around columns 1 to 9."""
+    z = (0, 0)
+    scene = scene_of(
+        [(1, 9, z), (1, 1, z)],  # it is there already
+        [(1, 1, z), (1, 9, z)],  # and an empty slot's (-1, -1) is near
+        [(1, 5, z), (1, 1, z), (1, 9, z)],
+        [(1, 9, z), (1, 2, z), (1, 5, z)],
+        slots=4,
+        canvas=(3, 11),
+    )
+    assert evaluation._farthest(scene, 3).tolist() == [[1, 9], [1, 1], [1, 5], [1, 9]]
 
 
 def test_disentanglement_of_a_perfect_model_is_total():

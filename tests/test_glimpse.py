@@ -110,6 +110,55 @@ def test_things_half_a_window_apart_are_seen_by_a_cell_each():
     assert ((weight > 0.01) & (weight < 0.99)).sum() == 0
 
 
+def attended_by_loops(image, kernel):
+    """Where a blurred image [H, W] is brighter than anywhere nearer than half a window."""
+    radius = kernel // 2
+    blurred = np.zeros(image.shape)
+    for at in np.argwhere(image):
+        away = [np.abs(np.arange(side) - i) for side, i in zip(image.shape, at, strict=True)]
+        weights = [np.where(d <= radius, (1 - (d / (radius + 1)) ** 2) ** 2, 0) for d in away]
+        blurred += image[tuple(at)] * np.outer(*weights)
+
+    def around(row, column):
+        rows, columns = (slice(max(i - radius + 1, 0), i + radius) for i in (row, column))
+        return blurred[rows, columns]
+
+    return [at for at in np.ndindex(image.shape) if blurred[at] == around(*at).max() > 0]
+
+
+@pytest.mark.parametrize("share", [0.03, 1.0])
+def test_glimpses_are_of_pixels_that_are_the_brightest_within_half_a_window(share):
+    images = np.where(random(6, 12, 24, 32) < share, random(7, 12, 24, 32), 0)
+    rows, columns = glimpse.fixations(jnp.asarray(images[..., None]), CELL, 9)
+    assert rows.shape == columns.shape == (12, 6, 8, CELL)
+    for image, down, right in zip(images, np.asarray(rows), np.asarray(columns), strict=True):
+        found = {
+            (CELL * h + int(down[h, w].argmax()), CELL * w + int(right[h, w].argmax()))
+            for h, w in np.argwhere(down.sum(-1))
+        }
+        assert found == set(attended_by_loops(image, 9))
+        np.testing.assert_array_equal(down.sum(-1), right.sum(-1))
+        assert down.sum() == len(found)
+
+
+def attended_columns(*brightness, kernel):
+    """Of an image that is one row of pixels, a cell each."""
+    image = jnp.asarray(brightness, jnp.float32)[None, None, :, None]
+    rows, columns = glimpse.fixations(image, 1, kernel)
+    np.testing.assert_array_equal(rows, columns)
+    return np.flatnonzero(rows).tolist()
+
+
+def test_the_blur_falls_off_as_far_as_a_window_reaches():
+    """In a window of 5 pixels, those 0, 1 and 2 away weigh (1 - (d / 3)^2)^2: 81, 64 and 25.
+
+    A pixel of brightness b two to the right of one of brightness 1 makes the glimpse of the pixel
+    between them if 64 + 64 b > 81 + 25 b, which is b > 17 / 39 = 0.436.
+    """
+    assert attended_columns(0, 0, 0, 1, 0, 0.42, 0, 0, 0, kernel=5) == [3]
+    assert attended_columns(0, 0, 0, 1, 0, 0.45, 0, 0, 0, kernel=5) == [4]
+
+
 def test_there_is_nothing_to_see_on_black():
     weight, seen = look(np.zeros((64, 64, 1), np.float32))
     assert not weight.any()

@@ -19,7 +19,7 @@ from micro import config as micro_config
 from small_models import get_config
 
 import datasets
-from lavae_jax import checkpoints, inference, model, model_files
+from lavae_jax import checkpoints, diagnostics, inference, model, model_files
 from lavae_jax.checkpoints import CheckpointError
 from lavae_jax.recipes import common
 from lavae_jax.training import (
@@ -161,6 +161,63 @@ def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(pixel):
     assert after.step == 1
     same = jax.tree.map(np.array_equal, before, after._replace(step=before.step))
     assert all(jax.tree.leaves(same)) == np.isnan(pixel)
+
+
+class Toy(flax.linen.Module):
+    """Parameters of two parts and a batch statistic."""
+
+    def setup(self):
+        four = flax.linen.initializers.constant(4.0)
+        self.one, self.other = self.param("one", four, (3,)), self.param("other", four, (3,))
+        self.seen = self.variable("batch_stats", "seen", jnp.zeros, ())
+
+    def __call__(self):
+        pass
+
+
+def toy_task(curriculum=(), evaluate=None):
+    return phases.Task(lambda train, axis_name: Toy(), curriculum, evaluate, None)
+
+
+@pytest.mark.parametrize(("pixel", "changes"), [(1.0, True), (0.0, False)])
+def test_a_nan_gradient_of_a_finite_loss_leaves_the_state_unchanged(pixel, changes):
+    """The root's slope at 0 is infinite, and times 0 it is nan. The other part's gradient is 1."""
+
+    def loss(module, x, keys, step):
+        module.seen.value = module.seen.value + 1
+        return jnp.sqrt(jnp.sum(x[:, 0, 0, 0] * module.one)) + module.other.sum(), {}
+
+    rates = {part: lambda step: 0.1 for part in ("one", "other")}
+    task = toy_task((phases.Phase("root", 1, loss, rates),))
+    state = step.init_state(task, jax.random.key(0))
+    before = jax.tree.map(np.array, state)
+    run = step.make_train_step(task, task.phases[0], jax.random.key(1))
+    batch = {"image": np.full((1, 1, 1, 1, 1), pixel, np.float32)}
+    state, values = run(step.replicate(state), batch, np.zeros(1, np.int32))
+    after = step.unreplicate(state)
+    assert values["loss"] == pytest.approx(12 + np.sqrt(12 * pixel))
+    assert np.isfinite(values["gradient_norm_one"]) == changes
+    assert values["gradient_norm_other"] == pytest.approx(np.sqrt(3))
+    assert after.step == 1
+    for name in ("params", "batch_stats", "opt_state"):
+        pairs = zip(*(jax.tree.leaves(getattr(s, name)) for s in (before, after)), strict=True)
+        assert [np.array_equal(*pair) for pair in pairs].count(changes) == 0, name
+
+
+def test_an_evaluation_sums_only_images_that_are_valid_and_have_the_metric():
+    """The last two of six images fill up the batch, one with a metric that is not finite."""
+    has_it = np.array([True, False, True, True, True, False])
+
+    def evaluate(module, x, count, keys):
+        brightness = x.sum((1, 2, 3))
+        return {"all": brightness, "some": diagnostics.Masked(brightness, has_it)}
+
+    run = step.make_eval_step(toy_task(evaluate=evaluate), jax.random.key(0))
+    images = np.array([1, 2, 4, 8, 16, np.nan], np.float32).reshape(1, 6, 1, 1, 1)
+    batch = {"image": images, "valid": np.arange(6)[None] < 4}
+    sums = run({}, {}, batch, np.zeros(1, np.int32))
+    found = {name: tuple(float(v[0]) for v in values) for name, values in sums.items()}
+    assert found == {"all": (15.0, 4.0), "some": (13.0, 3.0)}
 
 
 def test_durations_read_well():

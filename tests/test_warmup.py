@@ -61,6 +61,37 @@ def test_the_mean_over_all_shifts_moves_with_the_image(mean_map):
     assert np.abs(other - np.roll(one, (1, 2), (0, 1)))[inner, inner].max() > 0.01 * one.max()
 
 
+def test_the_shifts_are_evenly_spaced_from_a_random_first_one_that_each_key_draws(monkeypatch):
+    """On cells of 6 pixels: from one of 3 x 3 on, 3 apart."""
+    shifts = []
+    monkeypatch.setattr(warmup, "kl_map_at", lambda vae, x, shift: shifts.append(shift) or shift)
+    keys = jax.random.split(jax.random.key(0), 400)
+    mean = np.asarray(warmup.mean_kl_map(module_of(AUXILIARY), None, keys, 2))
+    first = np.asarray(shifts[0])
+    drawn, times = np.unique(first, axis=0, return_counts=True)
+    assert drawn.tolist() == [list(pair) for pair in np.ndindex(3, 3)]
+    np.testing.assert_allclose(times / 400, 1 / 9, atol=0.05)
+    steps = [(np.asarray(shift) - first).tolist() for shift in shifts]
+    assert steps == [[[row, column]] * 400 for row in (0, 3) for column in (0, 3)]
+    np.testing.assert_allclose(mean, first + 1.5)
+
+
+def test_the_map_at_one_random_shift_depends_on_the_key(mean_map):
+    maps = [mean_map(blob(50, 50), jax.random.split(jax.random.key(i), 1), 1) for i in range(4)]
+    again = mean_map(blob(50, 50), jax.random.split(jax.random.key(0), 1), 1)
+    np.testing.assert_array_equal(again, maps[0])
+    assert max(np.abs(map_ - maps[0]).max() for map_ in maps[1:]) > 0.01 * np.max(maps[0])
+
+
+def test_the_distance_pulls_the_map_to_the_target_and_never_the_target_to_the_map():
+    map_ = jnp.array([[[1.0, 2.0]], [[0.0, -1.0]]])
+    target = jnp.array([[[0.0, 4.0]], [[0.5, -1.0]]])
+    value, (of_map, of_target) = jax.value_and_grad(warmup.distance, argnums=(0, 1))(map_, target)
+    assert value == (1 + 4 + 0.25 + 0) / 2
+    assert of_map.tolist() == [[[1.0, -2.0]], [[-0.5, 0.0]]]  # 2 (map - target) / 2 images
+    assert not of_target.any()
+
+
 def centre_of_mass(image, row, column, radius):
     """The pixel nearest to the centre of mass of what lies around a pixel, by counting."""
     lit = [
@@ -97,7 +128,7 @@ def test_a_centred_peak_is_the_same_pixel_of_an_object_everywhere():
         assert centred.tolist() == [[0, row + 3, column + 2]]
 
 
-def test_turned_images_are_all_ways_in_equal_shares():
+def test_augmented_images_have_all_symmetries_in_equal_shares():
     image = np.arange(9.0).reshape(3, 3, 1)
     x = np.repeat(image[None], 4_000, axis=0)
     out = np.asarray(warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 0.75))
@@ -107,7 +138,40 @@ def test_turned_images_are_all_ways_in_equal_shares():
     np.testing.assert_allclose(found, expected, atol=0.03)
 
 
-def test_oblong_images_keep_their_shape_when_turned():
+@pytest.mark.parametrize("shape", [(3, 3, 1), (2, 3, 1)])
+def test_a_share_of_0_turns_no_image(shape):
+    x = np.arange(200.0 * np.prod(shape)).reshape(200, *shape)
+    np.testing.assert_array_equal(
+        warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 0.0), x
+    )
+
+
+def test_a_share_of_1_turns_every_image_in_one_of_8_ways_that_are_equally_likely():
+    image = np.arange(9.0).reshape(3, 3, 1)
+    x = np.repeat(image[None], 1_000, axis=0)
+    out = np.asarray(warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 1.0))
+    found, times = np.unique(out.reshape(-1, 9), axis=0, return_counts=True)
+    ways = [np.rot90(i, k).ravel() for i in (image, image.swapaxes(0, 1)) for k in range(4)]
+    assert sorted(found.tolist()) == sorted(way.tolist() for way in ways)
+    np.testing.assert_allclose(times / 1_000, 1 / 8, atol=0.04)
+
+
+def test_the_share_of_augmented_images_is_that_of_the_config(monkeypatch):
+    config = micro.config(recipe="cpu", steps=2, **{"curriculum.peaks.augmented_share": 0.375})
+    task = tasks.make(config)
+    module, asked = task.module((), None), []
+    monkeypatch.setattr(warmup, "augment", lambda x, keys, share: asked.append(share) or x)
+    x, keys = jnp.zeros((2, 24, 24, 1)), jax.random.split(jax.random.key(1), 2)
+
+    def loss(key):
+        variables = model.initialise(module, key)
+        return model.bind(task.phases[1].loss, module)(variables, x, keys, 0)
+
+    jax.eval_shape(loss, jax.random.key(0))
+    assert asked == [0.375]
+
+
+def test_oblong_images_keep_their_shape_when_augmented():
     image = np.arange(6.0).reshape(2, 3, 1)
     x = np.repeat(image[None], 200, axis=0)
     out = np.asarray(warmup.augment(x, jax.random.split(jax.random.key(0), len(x)), 1.0))
