@@ -113,7 +113,7 @@ def test_distances_of_centres_are_summed_up_by_percentiles():
     assert evaluation.centre_scores(nothing) == {}
 
 
-def scene_of(*scenes, slots=5, canvas=(40, 40)):
+def scene_of(*scenes, slots=6, canvas=(40, 40)):
     """Scenes of objects (row, column, appearance), the appearance two numbers."""
     made = Scene(
         np.zeros(len(scenes), np.int32),
@@ -134,7 +134,7 @@ def test_a_missed_object_has_no_distance_and_its_pixels_belong_to_another():
     scene = scene_of([b, a], [b], [], [c, a, b])
     mask = np.zeros((4, 40, 40), np.uint8)
     mask[:, 9:12, 9:12], mask[:, 9:12, 19:22] = 1, 2
-    scores = evaluation.object_scores(scene, np.ones((4, 5, 3, 3, 1)), mask)
+    scores = evaluation.object_scores(scene, np.ones((4, 6, 3, 3, 1)), mask)
     assert np.isfinite(scores["distance"]).sum(1).tolist() == [2, 1, 0, 2]
     np.testing.assert_allclose(np.nanmax(scores["distance"]), 0, atol=1e-6)
     np.testing.assert_allclose(scores["foreground_ari"], [1, 0, 0, 1], atol=1e-12)
