@@ -172,7 +172,8 @@ class AuxiliarySettings:
         _check_stem("auxiliary", self.space_to_depth, factors)
 
     def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
-        stages = _AUXILIARY.get(self.space_to_depth, _COARSE_AUXILIARY)
+        is_coarse = self.space_to_depth == self.cell
+        stages = _COARSE_AUXILIARY if is_coarse else _AUXILIARY[self.space_to_depth]
         return _stacked(self, stages, self.cell, train, axis_name)
 
 
