@@ -164,6 +164,6 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
         numbers = [readable[k].number for k in group]
         x = np.stack([seen[k] for k in group])
         most = max(detected[k].num_detected for k in group)
-        bound = plain.bound(x, wanted.num_samples, places=numbers, max_objects=most)
+        bound = plain.bound(x, wanted.num_samples, indices=numbers, max_objects=most)
         bounds |= dict(zip(numbers, map(float, bound.log_p), strict=True))
     return bounds

@@ -62,10 +62,10 @@ def _canvas(canvas: Any) -> tuple[int, int]:
     return whole_number("canvas height", height, 1), whole_number("canvas width", width, 1)
 
 
-def _image_keys(key: Key, places: Sequence[int]) -> chex.PRNGKey:
+def _image_keys(key: Key, indices: Sequence[int]) -> chex.PRNGKey:
     """A key for the image at each place, whatever batches they come in."""
     key = _as_key(key)
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(places, np.int32))
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(indices, np.int32))
 
 
 def _as_key(key: Key) -> chex.PRNGKey:
@@ -200,14 +200,14 @@ class _Trained:
 
     # --- the bound ---------------------------------------------------------------
 
-    def _bound(self, function, x, num_samples, key, places, progress) -> Bound:
-        places = range(len(x)) if places is None else places
-        if len(places) != len(x):
-            raise ValueError(f"{len(places)} places for {len(x)} images; give one for each")
+    def _bound(self, function, x, num_samples, key, indices, progress) -> Bound:
+        indices = range(len(x)) if indices is None else indices
+        if len(indices) != len(x):
+            raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
         # About ten times as many samples at once as images otherwise.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
-        return self._run(function, x, _image_keys(key, places), batch_size=size, progress=progress)
+        return self._run(function, x, _image_keys(key, indices), batch_size=size, progress=progress)
 
     def _of_one_size(self, images):
         x = self._seen_or_traced(images)
@@ -336,7 +336,7 @@ class Model(_Trained):
         images,
         num_samples: int = 100,
         key: Key = 0,
-        places: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
         progress: str | None = None,
         max_objects: int | None = None,
     ) -> Bound:
@@ -346,7 +346,7 @@ class Model(_Trained):
             images: raw images [B, H, W, C]; x is what the model sees of them.
             num_samples: importance samples. The terms are means over them.
             key: of the random numbers.
-            places: which random numbers each image has, [B]; by default 0, 1, ... So a part of a
+            indices: which random numbers each image has, [B]; by default 0, 1, ... So a part of a
                 data set has the bounds that it has within the whole.
             progress: the title of a progress bar; by default there is none.
             max_objects: slots for each image. By default, as many as are counted; with fewer, it
@@ -360,7 +360,7 @@ class Model(_Trained):
             if not is_traced(x):
                 max_objects = max((len(one.location) for one in self._detect(x, False)), default=0)
         slots = _round_up(max_objects, self.settings.max_objects)
-        return self._bound(_lavae_bound(num_samples, slots), x, num_samples, key, places, progress)
+        return self._bound(_lavae_bound(num_samples, slots), x, num_samples, key, indices, progress)
 
     def render(self, scene: Scene) -> jax.Array:
         """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
@@ -469,11 +469,11 @@ class Model(_Trained):
         function = _infer(max_objects or self.settings.max_objects)
         return self._stamp(self._run(function, x))
 
-    def _sample_posterior(self, x, key: Key, places: Sequence[int]) -> Scene:
+    def _sample_posterior(self, x, key: Key, indices: Sequence[int]) -> Scene:
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         _refuse_large(x, "a sample of q")
         size = decomposition.images_at_once(self.batch_size, x.shape[1:3])
-        keys = _image_keys(key, places)
+        keys = _image_keys(key, indices)
         return self._stamp(self._run(inference.sample_scene, x, keys, batch_size=size))
 
     def _to_scene(
@@ -508,18 +508,18 @@ class Model(_Trained):
     def _stamp(self, scene: Scene) -> Scene:
         """The scene as JAX's arrays, with the name of the model whose appearances it has."""
         scene = jax.tree.map(jnp.asarray, scene)
-        return dataclasses.replace(scene, model=self.fingerprint)
+        return dataclasses.replace(scene, model_fingerprint=self.fingerprint)
 
     def _check(self, scene: Scene) -> None:
         latent = scene.appearance.shape[-1]
         if latent != self.settings.latent_size:
             expected = self.settings.latent_size
             raise ValueError(f"appearances have {latent} numbers; this model's have {expected}")
-        if scene.model not in (None, self.fingerprint):
+        if scene.model_fingerprint not in (None, self.fingerprint):
             raise ValueError(
-                f"this scene's appearances are those of another model ({scene.model}, this is "
-                f"{self.fingerprint}): infer the scene with this one, or, if you know what you "
-                "do, use dataclasses.replace(scene, model=None)"
+                f"this scene's appearances are those of another model ({scene.model_fingerprint}, "
+                f"this is {self.fingerprint}): infer the scene with this one, or, if you know what "
+                "you do, use dataclasses.replace(scene, model_fingerprint=None)"
             )
 
     def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:
@@ -562,13 +562,13 @@ class Baseline(_Trained):
         images,
         num_samples: int = 100,
         key: Key = 0,
-        places: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
         progress: str | None = None,
     ) -> Bound:
         """The importance-weighted bound on log p(x), `log_p` [B]; see `Model.bound`."""
         num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
-        return self._bound(_baseline_bound(num_samples), x, num_samples, key, places, progress)
+        return self._bound(_baseline_bound(num_samples), x, num_samples, key, indices, progress)
 
     def reconstruct(self, images) -> jax.Array:
         """Pixel means [B, H, W, C]."""

@@ -33,11 +33,11 @@ def evaluate(
     """
     shard = shard or ProcessShard.of_this_process()
     size = len(source)
-    places = shard.take(np.arange(size))
-    batch = source.read(places)
+    indices = shard.take(np.arange(size))
+    batch = source.read(indices)
     images = batch["image"]
     progress = "-log p(x)" if shard.process_index == 0 else None
-    bound = model.bound(images, num_samples, places=places, progress=progress)
+    bound = model.bound(images, num_samples, indices=indices, progress=progress)
     scores = bound_scores(shard.gather(bound, size), entropy)
     if isinstance(model, Model):
         slots = model.settings.max_objects

@@ -283,7 +283,7 @@ def kinds(model: Model, scene: Scene, number: int, columns: int = 8) -> Figure:
         jnp.zeros((number, 1, 2), jnp.int32),
         jnp.asarray(appearance[middle[order]])[:, None],
         scene.canvas,
-        scene.model,
+        scene.model_fingerprint,
     )
     sprites = np.asarray(model.sprites(shown))[:, 0]
     panels = [Panel(s, f"{sizes[k]}") for s, k in zip(sprites, order, strict=True)]

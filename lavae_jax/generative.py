@@ -8,7 +8,7 @@ from lavae_jax import bernoulli, likelihoods, locations, packing, placement, pri
 from lavae_jax.likelihoods import Likelihood
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
-from lavae_jax.packing import Objects
+from lavae_jax.packing import PackedObjects
 from lavae_jax.scene import Scene
 
 
@@ -23,13 +23,17 @@ def log_prior_locations(num_pixels: int, count: jax.Array, num_slots: int) -> ja
     return jnp.concatenate([jnp.zeros(1, terms.dtype), jnp.cumsum(terms)])[count]
 
 
-def decode(lavae: LAVAE, z_app: jax.Array, objects: Objects) -> jax.Array:
+def decode(lavae: LAVAE, z_app: jax.Array, objects: PackedObjects) -> jax.Array:
     """f_sprite: [P, L] -> [P, h, w, C], 0 where there is no object."""
     return objects.mask(lavae.decoder(z_app, objects.valid))
 
 
 def intensity(
-    sprites: jax.Array, where: Locations, objects: Objects, num_images: int, canvas: tuple[int, int]
+    sprites: jax.Array,
+    where: Locations,
+    objects: PackedObjects,
+    num_images: int,
+    canvas: tuple[int, int],
 ) -> jax.Array:
     """λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), [B, H, W, C]."""
     if where.weights is None:

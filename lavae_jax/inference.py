@@ -11,7 +11,7 @@ from lavae_jax import counting, gaussian, locations, packing, placement
 from lavae_jax.gaussian import Gaussian
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
-from lavae_jax.packing import Budget, Objects
+from lavae_jax.packing import Budget, PackedObjects
 from lavae_jax.scene import Scene
 from lavae_jax.settings import LavaeSettings
 
@@ -22,7 +22,7 @@ OFF_PEAK = 30.0  # nats by which, at least, other pixels are less likely: suppor
 
 
 class Detection(NamedTuple):
-    """What the location network says of B images."""
+    """What the location network finds in B images."""
 
     h_loc: jax.Array  # [B, H, W], γ included
     peaks: jax.Array  # [B, H, W] bool: the pixels that f_count counts
@@ -55,46 +55,41 @@ def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
 
     What follows the first n̂ of an image is arbitrary.
     """
-    return Locations.hard(_peaks_first(settings, detection).pixel)
+    return Locations.hard(_peaks_first(settings, detection)[1])
 
 
-class Support(NamedTuple):
-    """The pixels that q(z_loc) draws from: C of each image."""
+class LocationPosterior(NamedTuple):
+    """q(n | x), and the C pixels of each image that q(z_loc | n, x) draws from."""
 
+    count: jax.Array  # [B]: n̂
     logits: jax.Array  # [B, C]
     pixel: jax.Array | None  # [B, C]; None if they are all D, in order
     # [B, C, N]: components of the prior that an object there may belong to; None for all
     near: jax.Array | None = None
 
 
-def support(settings: LavaeSettings, detection: Detection) -> Support:
-    """All pixels by h_loc, as in the paper, or the first M peaks."""
+def location_posterior(settings: LavaeSettings, detection: Detection) -> LocationPosterior:
+    """Over all pixels by h_loc, as in the paper, or over the first M peaks."""
     if settings.support == "pixels":
-        return Support(_flat(detection.h_loc), None)
-    return _peaks_first(settings, detection)
+        return LocationPosterior(detection.count, _flat(detection.h_loc), None)
+    return LocationPosterior(detection.count, *_peaks_first(settings, detection))
 
 
-class Found(NamedTuple):
-    """All that the location network says of B images, if locations need no gradient."""
-
-    count: jax.Array  # [B]: n̂
-    support: Support
-
-
-def found(settings: LavaeSettings, detection: Detection) -> Found:
-    return Found(detection.count, support(settings, detection))
+def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
+    """q(n | x) and q(z_loc | n, x) of images [B, H, W, C]."""
+    detection = detect(lavae.settings, location_logits(lavae, x))
+    return location_posterior(lavae.settings, detection)
 
 
-def find(lavae: LAVAE, x: jax.Array) -> Found:
-    return found(lavae.settings, detect(lavae.settings, location_logits(lavae, x)))
+def _peaks_first(settings, detection) -> tuple[jax.Array, jax.Array]:
+    """Logits and pixels of M pixels.
 
-
-def _peaks_first(settings, detection) -> Support:
-    """M pixels. A peak is above the threshold; where there are fewer, others follow far below."""
+    A peak is above the threshold; where there are fewer than M, other pixels follow far below.
+    """
     h_loc = detection.h_loc
     elsewhere = jnp.minimum(h_loc, settings.threshold_for(h_loc.shape[1:3])) - OFF_PEAK
     logits = jnp.where(detection.peaks, h_loc, elsewhere)
-    return Support(*jax.lax.top_k(_flat(logits), settings.max_objects))
+    return jax.lax.top_k(_flat(logits), settings.max_objects)
 
 
 def _flat(maps):
@@ -104,7 +99,7 @@ def _flat(maps):
 # --- what they look like -----------------------------------------------------
 
 
-def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: Objects) -> Gaussian:
+def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: PackedObjects) -> Gaussian:
     """q(z_app | z_loc, x) of each object [P, L]: h_app read at its location.
 
     Either from the map h_app of the whole image, h_app[z_loc], or computed on the
@@ -152,7 +147,7 @@ class Posterior(NamedTuple):
 
     count: jax.Array  # [B]: the number of objects used
     where: Locations
-    objects: Objects
+    objects: PackedObjects
     appearance: Gaussian  # [P, L]
     noise: jax.Array  # [P, L]: ε
     overflow: jax.Array  # []: objects that were cut because the budget is too small
@@ -166,7 +161,7 @@ class Posterior(NamedTuple):
 def sample_posterior(
     lavae: LAVAE,
     x: jax.Array,
-    support: Support,
+    located: LocationPosterior,
     count: jax.Array,
     keys: chex.PRNGKey,
     budget: Budget,
@@ -175,23 +170,23 @@ def sample_posterior(
     """Locations and appearances of `count` objects in images x [B, H, W, C].
 
     With a temperature the locations are relaxed, so that a gradient reaches them. Without,
-    there may be supports of K B images, with as many counts and keys: K samples of each image.
+    there may be posteriors of K B images, with as many counts and keys: K samples of each image.
     """
     chex.assert_rank(x, 4)
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     count, overflow = packing.fit(count, budget)
     objects = packing.pack(count, budget.capacity)
     canvas, radius = x.shape[1:3], lavae.settings.exclusion_radius
-    is_apart = support.pixel is not None or radius == 0
-    taken_with = None if is_apart else locations.within(radius, canvas)
+    is_apart = located.pixel is not None or radius == 0
+    excluded_by = None if is_apart else locations.within(radius, canvas)
     where = locations.sample(
-        location_keys, support.logits, budget.num_slots, temperature, taken_with
+        location_keys, located.logits, budget.num_slots, temperature, excluded_by
     )
-    near = support.near
+    near = located.near
     if near is not None:
         near = near[objects.image, objects.gather(where.index)]
-    if support.pixel is not None:
-        where = locations.on_canvas(where, support.pixel, canvas[0] * canvas[1])
+    if located.pixel is not None:
+        where = locations.on_canvas(where, located.pixel, canvas[0] * canvas[1])
     q_app = appearance(lavae, x, where, objects)
     # Drawn for every slot, so that a sample does not depend on how objects are packed.
     shape = (budget.num_slots, lavae.settings.latent_size)
@@ -222,9 +217,9 @@ def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
 def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
     """A sample of q(z_loc, z_app, n | x) for each image."""
     detection = detect(lavae.settings, location_logits(lavae, x))
-    where = support(lavae.settings, detection)
+    located = location_posterior(lavae.settings, detection)
     budget = Budget.for_everything(lavae.settings.max_objects, len(x))
-    drawn = sample_posterior(lavae, x, where, detection.count, keys, budget)
+    drawn = sample_posterior(lavae, x, located, detection.count, keys, budget)
     return _to_scene(lavae.settings, detection, drawn.where, drawn.objects, drawn.z_app)
 
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-TAKEN = -1e9  # the logit of a pixel that was drawn before: "a low value" (App. B)
-TakenWith = Callable[[jax.Array], jax.Array]  # pixels [B] -> which of all [B, D] they take
+EXCLUDED = -1e9  # the logit of a pixel that was drawn before: "a low value" (App. B)
+ExcludedBy = Callable[[jax.Array], jax.Array]  # pixels [B] -> which of all [B, D] they exclude
 
 
 class Locations(NamedTuple):
@@ -35,27 +35,27 @@ def sample(
     logits: jax.Array,
     num_slots: int,
     temperature: jax.Array | None = None,
-    taken_with: TakenWith | None = None,
+    excluded_by: ExcludedBy | None = None,
 ) -> Locations:
     """Draws `num_slots` different pixels one after the other from logits [B, D].
 
     Each image has a key of its own, keys [B]. With a temperature, each draw is
-    relaxed to the Gumbel-softmax; without one, it is exact. A draw takes its own pixel, so
-    that it is not drawn again, or those that `taken_with` says, such as `within`.
+    relaxed to the Gumbel-softmax; without one, it is exact. A draw excludes its own pixel
+    from the next ones, or those that `excluded_by` says, such as `within`.
     """
     gumbel = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[1:], logits.dtype))(keys)
-    return sample_with_noise(logits, gumbel, num_slots, temperature, taken_with)
+    return sample_with_noise(logits, gumbel, num_slots, temperature, excluded_by)
 
 
-def within(radius: int, canvas: tuple[int, int]) -> TakenWith:
+def within(radius: int, canvas: tuple[int, int]) -> ExcludedBy:
     """All pixels at most that many rows and columns away."""
     rows, columns = jnp.divmod(jnp.arange(canvas[0] * canvas[1]), canvas[1])
 
-    def taken(index: jax.Array) -> jax.Array:
+    def excluded(index: jax.Array) -> jax.Array:
         row, column = jnp.divmod(index[:, None], canvas[1])
         return (jnp.abs(rows - row) <= radius) & (jnp.abs(columns - column) <= radius)
 
-    return taken
+    return excluded
 
 
 def sample_with_noise(
@@ -63,28 +63,30 @@ def sample_with_noise(
     gumbel: jax.Array,
     num_slots: int,
     temperature: jax.Array | None = None,
-    taken_with: TakenWith | None = None,
+    excluded_by: ExcludedBy | None = None,
 ) -> Locations:
     """`sample` as a deterministic function of Gumbel noise [B, D].
 
     All draws of an image share their noise: the pixels with the largest perturbed
     logits, in order, are distributed exactly as draws without replacement
-    (Plackett-Luce), at the price of one noise vector instead of S. That holds if others are
-    taken, too: which of some pixels is the largest does not depend on how large it is.
+    (Plackett-Luce), at the price of one noise vector instead of S. That holds if other pixels are
+    excluded, too: which of some pixels is the largest does not depend on how large it is.
     """
     chex.assert_rank([logits, gumbel], 2)
     chex.assert_equal_shape([logits, gumbel])
     num_pixels = logits.shape[-1]
     if num_slots > num_pixels:
         raise ValueError(f"{num_slots} locations cannot be drawn from {num_pixels} pixels")
-    if temperature is None and taken_with is None:
+    if temperature is None and excluded_by is None:
         return _draw_at_once(logits, gumbel, num_slots)
-    taken_with = taken_with or functools.partial(jax.nn.one_hot, num_classes=num_pixels, dtype=bool)
-    return _draw_in_turn(logits, gumbel, num_slots, temperature, taken_with)
+    excluded_by = excluded_by or functools.partial(
+        jax.nn.one_hot, num_classes=num_pixels, dtype=bool
+    )
+    return _draw_in_turn(logits, gumbel, num_slots, temperature, excluded_by)
 
 
-def _draw_in_turn(logits, gumbel, num_slots, temperature, taken_with):
-    """What a draw takes is masked for the next."""
+def _draw_in_turn(logits, gumbel, num_slots, temperature, excluded_by):
+    """What a draw excludes is masked for the next."""
 
     def draw(masked: jax.Array, _):
         perturbed, log_b = masked + gumbel, jax.nn.log_softmax(masked)
@@ -94,7 +96,7 @@ def _draw_in_turn(logits, gumbel, num_slots, temperature, taken_with):
         else:
             weights = jax.nn.softmax(perturbed / temperature)
             log_q = jnp.sum(weights * log_b, axis=-1)
-        return jnp.where(taken_with(index), TAKEN, masked), Locations(index, weights, log_q)
+        return jnp.where(excluded_by(index), EXCLUDED, masked), Locations(index, weights, log_q)
 
     _, drawn = lax.scan(draw, logits, length=num_slots)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), drawn)
@@ -104,7 +106,7 @@ def _draw_at_once(logits, gumbel, num_slots):
     """Exact draws that take their own pixel: the largest in order."""
     index = lax.top_k(logits + gumbel, num_slots)[1]
     drawn = jnp.take_along_axis(logits, index, axis=-1)
-    never_drawn = jax.vmap(lambda row, taken: row.at[taken].set(TAKEN))(logits, index)
+    never_drawn = jax.vmap(lambda row, taken: row.at[taken].set(EXCLUDED))(logits, index)
     rest = jax.nn.logsumexp(never_drawn, axis=-1, keepdims=True)
     # Draw i is normalised over itself, later draws, and what is never drawn.
     normaliser = lax.cumlogsumexp(jnp.concatenate([drawn, rest], -1), axis=1, reverse=True)

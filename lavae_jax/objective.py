@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lavae_jax import generative, inference, likelihoods, prior
-from lavae_jax.inference import Detection, Found, Posterior
+from lavae_jax.inference import Detection, LocationPosterior, Posterior
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget
 
@@ -31,7 +31,7 @@ class Terms(NamedTuple):
 
 class Elbo(NamedTuple):
     terms: Terms
-    detection: Detection | None  # None if it was known what is found
+    detection: Detection | None  # None if locations were given
     count: jax.Array  # [B]: n̂, also where another n was forced
     posterior: Posterior
     intensity: jax.Array  # [B, H, W, C]: λ
@@ -45,31 +45,31 @@ def elbo(
     *,
     temperature: jax.Array | None = None,
     force_one: jax.Array | float = 0.0,
-    found: Found | None = None,
+    located: LocationPosterior | None = None,
     standard_prior: bool = False,
 ) -> Elbo:
     """A single-sample estimate of the ELBO of each image [B, H, W, C].
 
     With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
-    is trained on n̂ all the same: n has no gradient, so nothing else changes. If it is known
-    what is `found` in the images, the location network is left out. With `standard_prior`,
+    is trained on n̂ all the same: n has no gradient, so nothing else changes. If it is
+    known what is `located` in the images, the location network is not run. With `standard_prior`,
     p(z_app) is N(0, I) whatever the model's own.
     """
     budget = budget or Budget.for_everything(lavae.settings.max_objects, len(x))
     force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     detection = None
-    if found is None:
+    if located is None:
         detection = inference.detect(lavae.settings, inference.location_logits(lavae, x))
-        found = inference.found(lavae.settings, detection)
+        located = inference.location_posterior(lavae.settings, detection)
     forced = jax.vmap(lambda key: jax.random.bernoulli(key, force_one))(force_keys)
-    count = jnp.where(forced, 1, found.count)
+    count = jnp.where(forced, 1, located.count)
     posterior = inference.sample_posterior(
-        lavae, x, found.support, count, sample_keys, budget, temperature
+        lavae, x, located, count, sample_keys, budget, temperature
     )
     intensity = _intensity(lavae, posterior, x.shape[1:3])
     p_app = None if standard_prior else lavae.prior
-    parts, _ = _terms(lavae, p_app, x, posterior, intensity, found.count)
-    return Elbo(parts, detection, found.count, posterior, intensity)
+    parts, _ = _terms(lavae, p_app, x, posterior, intensity, located.count)
+    return Elbo(parts, detection, located.count, posterior, intensity)
 
 
 def _intensity(lavae, posterior, canvas):
@@ -138,10 +138,11 @@ def log_weights(
         return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
 
     # What belongs to the image is computed once, then repeated.
-    count, support = jax.tree.map(repeat, inference.find(lavae, x))
+    located = jax.tree.map(repeat, inference.infer_locations(lavae, x))
+    count = located.count
     budget = Budget.for_everything(num_slots or lavae.settings.max_objects, len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()
-    posterior = inference.sample_posterior(lavae, x, support, count, keys, budget)
+    posterior = inference.sample_posterior(lavae, x, located, count, keys, budget)
     intensity = _intensity(lavae, posterior, x.shape[1:3])
     parts, log_w = _terms(lavae, lavae.prior, repeat(x), posterior, intensity, count)
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))

@@ -23,7 +23,7 @@ class Budget(NamedTuple):
         return cls(num_slots, num_slots * num_images)
 
 
-class Objects(NamedTuple):
+class PackedObjects(NamedTuple):
     """P places. The first of them hold the objects of the batch, image after image."""
 
     image: jax.Array  # [P] int32
@@ -62,7 +62,7 @@ def fit(count: jax.Array, budget: Budget) -> tuple[jax.Array, jax.Array]:
     return kept, jnp.sum(count - kept)
 
 
-def pack(count: jax.Array, capacity: int) -> Objects:
+def pack(count: jax.Array, capacity: int) -> PackedObjects:
     """The objects of images with counts [B], which fit the capacity."""
     end = jnp.cumsum(count)
     place = jnp.arange(capacity, dtype=count.dtype)
@@ -70,4 +70,4 @@ def pack(count: jax.Array, capacity: int) -> Objects:
     image = jnp.searchsorted(end, place, side="right").astype(jnp.int32)
     image = jnp.minimum(image, len(count) - 1)
     slot = jnp.where(valid, place - (end - count)[image], 0)
-    return Objects(image, slot, valid)
+    return PackedObjects(image, slot, valid)

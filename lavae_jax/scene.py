@@ -26,7 +26,7 @@ class Scene:
     appearance: jax.Array  # [B, M, L], 0 where absent
     canvas: tuple[int, int] = dataclasses.field(metadata={"static": True})
     # The fingerprint of the model whose appearances these are; None if nobody knows.
-    model: str | None = dataclasses.field(default=None, metadata={"static": True})
+    model_fingerprint: str | None = dataclasses.field(default=None, metadata={"static": True})
     # [B, M]: the probability that there is an object, 0 where absent; None if it was not inferred.
     score: jax.Array | None = None
 
@@ -119,7 +119,7 @@ class Scene:
             "canvas": list(self.canvas),
             "max_objects": self.location.shape[1],
             "latent_size": self.appearance.shape[2],
-            "model": self.model,
+            "model": self.model_fingerprint,
             "scored": self.score is not None,
             "scenes": scenes,
         }

@@ -402,7 +402,7 @@ def test_a_scene_of_another_model_is_refused(model, scene):
     for method in (other.render, other.sprites):
         with pytest.raises(ValueError, match="those of another model"):
             method(scene)
-    assert other.render(dataclasses.replace(scene, model=None)).shape == IMAGES.shape
+    assert other.render(dataclasses.replace(scene, model_fingerprint=None)).shape == IMAGES.shape
     assert model.render(lavae_jax.Scene.from_dict(scene.to_dict())).shape == IMAGES.shape
 
 

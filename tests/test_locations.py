@@ -77,7 +77,7 @@ def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possibl
     gumbel = jax.random.gumbel(jax.random.key(6), (2, 12))
 
     def on_all(some):
-        return jax.vmap(lambda row, p: jnp.full(12, locations.TAKEN).at[p].set(row))(some, pixel)
+        return jax.vmap(lambda row, p: jnp.full(12, locations.EXCLUDED).at[p].set(row))(some, pixel)
 
     logits = jnp.tile(LOGITS, (2, 1))
     noise = jnp.take_along_axis(gumbel, pixel, axis=1)

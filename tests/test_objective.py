@@ -327,10 +327,10 @@ def test_packing_changes_nothing(scene):
 def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene):
     settings, variables, x = scene
     settings = dataclasses.replace(settings, support="peaks")
-    found = compiled(inference.find, settings)(variables, x)
-    pixel = found.support.pixel
-    near = found._replace(support=found.support._replace(near=jnp.stack([pixel, -pixel], -1)))
-    out = elbo(settings)(variables, x, keys(3, 4), found=near)
+    found = compiled(inference.infer_locations, settings)(variables, x)
+    pixel = found.pixel
+    near = found._replace(near=jnp.stack([pixel, -pixel], -1))
+    out = elbo(settings)(variables, x, keys(3, 4), located=near)
     objects, where = out.posterior.objects, out.posterior.where
     drawn = np.asarray(objects.gather(where.index))
     assert (drawn != np.asarray(objects.gather(pixel))).any()  # not in the order of the peaks
@@ -340,12 +340,12 @@ def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene)
 def test_the_elbo_asks_the_components_that_an_object_is_near_to():
     settings = dataclasses.replace(tiny(2, 2), support="peaks")
     variables = with_mixture(initialised(tiny(2)))
-    found = compiled(inference.find, settings)(variables, X)
+    found = compiled(inference.infer_locations, settings)(variables, X)
     kl = []
     for near in (None, [0, 1], [0], [1]):
-        shape = None if near is None else (*found.support.pixel.shape, len(near))
-        support = found.support._replace(near=near and jnp.broadcast_to(jnp.array(near), shape))
-        out = elbo(settings)(variables, X, keys(0, 1), found=found._replace(support=support))
+        shape = None if near is None else (*found.pixel.shape, len(near))
+        near = near and jnp.broadcast_to(jnp.array(near), shape)
+        out = elbo(settings)(variables, X, keys(0, 1), located=found._replace(near=near))
         q, noise = out.posterior.appearance, out.posterior.noise
         asked = None if near is None else jnp.broadcast_to(jnp.array(near), (2, len(near)))
         expected = prior.divergence(jax.tree.map(jnp.asarray, APART), q, noise, asked).kl.sum()
@@ -383,8 +383,8 @@ def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
 def test_what_is_known_to_be_found_need_not_be_found_again(scene, support):
     settings, variables, x = scene
     settings = dataclasses.replace(settings, support=support)
-    found = compiled(inference.find, settings)(variables, x)
-    known = elbo(settings)(variables, x, keys(0, 4), found=found)
+    found = compiled(inference.infer_locations, settings)(variables, x)
+    known = elbo(settings)(variables, x, keys(0, 4), located=found)
     out = elbo(settings)(variables, x, keys(0, 4))
     assert known.detection is None
     chex.assert_trees_all_close(known.terms, out.terms, rtol=1e-6)
@@ -424,7 +424,7 @@ def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
     settings = paper(support="peaks", peak_radius=2)
     h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)
     h_loc = h_loc.at[0, 12, 12].set(1.01 * settings.threshold_for((16, 16)))
-    logits, pixel, _ = inference.support(settings, inference.detect(settings, h_loc))
+    _, logits, pixel, _ = inference.location_posterior(settings, inference.detect(settings, h_loc))
     assert pixel[0, :2].tolist() == [3 * 16 + 3, 12 * 16 + 12]
     assert logits[0, 1] - logits[0, 2] > 29
 

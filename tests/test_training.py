@@ -505,9 +505,9 @@ def test_objects_are_near_to_the_components_that_start_at_what_looks_like_them()
     variables = step.variables_of(state)
     images = Drawn(config, 0, 20).read(range(20))["image"]
     prepared = phase.prepare(module, variables, InBatches(images, 20), None)
-    found = prepared.cache["found"]
-    is_object = np.arange(found.support.near.shape[1]) < found.count[:, None]
-    near = found.support.near[is_object]
+    found = prepared.cache["located"]
+    is_object = np.arange(found.near.shape[1]) < found.count[:, None]
+    near = found.near[is_object]
     sketch = np.asarray(model.compiled(mixture._find, module)(variables, images).sketch)[is_object]
     assert near.shape == (found.count.sum(), 5)
     scene = jax.jit(model.bind(lambda m, x: inference.infer(m.lavae, x), module))(variables, images)

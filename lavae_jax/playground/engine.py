@@ -272,7 +272,7 @@ class Engine:
         sprites = decomposition.split(drawn, [len(z) for z in appearances])
         # A picture's bound does not depend on who else is asking, nor does what is compiled.
         most = model.settings.max_objects
-        bound = model.bound(batch, SAMPLES, places=[0] * SIZE, max_objects=most)
+        bound = model.bound(batch, SAMPLES, indices=[0] * SIZE, max_objects=most)
         terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}
         return [
             {

@@ -166,35 +166,35 @@ def _appearance(config: ConfigDict) -> Phase:
     """The ELBO under p(z_app) = N(0, I). The location network is frozen."""
     settings = config.curriculum.appearance
 
-    def loss(module: Trainee, x, keys, step, found=None):
-        return elbo_loss(config, module.lavae, x, keys, found=found, standard_prior=True)[:2]
+    def loss(module: Trainee, x, keys, step, located=None):
+        return elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)[:2]
 
     rates = dict.fromkeys(APPEARANCE, schedules.cosine(settings))
     # All pixels of all images would not fit into memory.
-    prepare = _find_objects if config.model.support == "peaks" else None
+    prepare = _locate_objects if config.model.support == "peaks" else None
     return Phase("appearance", settings.steps, loss, rates, prepare)
 
 
-def _find_objects(module: Trainee, variables, images, saved) -> Prepared:
-    """What the location network finds in each training image."""
+def _locate_objects(module: Trainee, variables, images, saved) -> Prepared:
+    """q(z_loc | x) of each training image."""
     del saved
     if images.varies:
         return Prepared()
-    find = model.compiled(_find, module)
-    found = [jax.tree.map(np.asarray, find(variables, x)) for x in images.batches()]
-    return Prepared(cache={"found": phases.gather(found, len(images))})
+    locate = model.compiled(_locate, module)
+    located = [jax.tree.map(np.asarray, locate(variables, x)) for x in images.batches()]
+    return Prepared(cache={"located": phases.gather(located, len(images))})
 
 
-def _find(module: Trainee, x: jax.Array) -> inference.Found:
-    return inference.find(module.lavae, x)
+def _locate(module: Trainee, x: jax.Array) -> inference.LocationPosterior:
+    return inference.infer_locations(module.lavae, x)
 
 
 def _mixture(config: ConfigDict) -> Phase:
     """The ELBO under a mixture, which is trained as well. The location network is frozen."""
     settings = config.curriculum.mixture
 
-    def loss(module: Trainee, x, keys, step, found=None):
-        loss, metrics, _ = elbo_loss(config, module.lavae, x, keys, found=found)
+    def loss(module: Trainee, x, keys, step, located=None):
+        loss, metrics, _ = elbo_loss(config, module.lavae, x, keys, located=located)
         return loss, {**metrics, "components": module.lavae.prior.perplexity}
 
     rates = dict.fromkeys((*APPEARANCE, "lavae.prior"), schedules.cosine(settings))

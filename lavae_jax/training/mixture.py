@@ -19,17 +19,17 @@ from lavae_jax.training.trainee import Trainee
 CANDIDATES = 4  # objects for each component, which begins at one of them
 
 
-class FoundObjects(NamedTuple):
+class TrainingObjects(NamedTuple):
     """The objects that are found in B images."""
 
-    found: inference.Found
+    located: inference.LocationPosterior
     pixel: jax.Array  # [B, M]
     sketch: jax.Array  # [B, M, ...]: of what is seen at each pixel
 
     @property
     def is_object(self) -> np.ndarray:
         """[B, M]: which of the slots hold an object."""
-        return np.arange(self.pixel.shape[1]) < np.asarray(self.found.count)[:, None]
+        return np.arange(self.pixel.shape[1]) < np.asarray(self.located.count)[:, None]
 
 
 def initial_saved(components: int) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def prepare(
     for x in batches:
         objects = find(variables, x)
         if not is_enough():
-            count, pixel = objects.found.count, objects.pixel
+            count, pixel = objects.located.count, objects.pixel
             # A padded image has no objects of its own.
             left = len(images) - len(all_objects) * len(x)
             is_object = objects.is_object & (np.arange(len(x)) < left)[:, None]
@@ -79,17 +79,17 @@ def prepare(
     if not with_cache:
         return Prepared(params, saved)
     objects = phases.gather(all_objects, len(images))
-    return Prepared(params, saved, {"found": _with_near(objects, saved["sketches"])})
+    return Prepared(params, saved, {"located": _with_near(objects, saved["sketches"])})
 
 
-def _find(module: Trainee, x: jax.Array) -> FoundObjects:
+def _find(module: Trainee, x: jax.Array) -> TrainingObjects:
     settings = module.settings
     detection = inference.detect(settings, inference.location_logits(module.lavae, x))
     pixel = inference.peak_locations(settings, detection).index
     image = np.repeat(np.arange(len(x)), pixel.shape[1])
     windows = placement.windows_at(x, pixel.reshape(-1), image, settings.sprite_size)
     sketch = neighbours.sketch(windows).reshape(*pixel.shape, -1)
-    return FoundObjects(inference.found(settings, detection), pixel, sketch)
+    return TrainingObjects(inference.location_posterior(settings, detection), pixel, sketch)
 
 
 def _encode(module: Trainee, x, count, pixel) -> jax.Array:
@@ -110,11 +110,10 @@ def _components(encodings: np.ndarray, sketches: np.ndarray, size: int) -> tuple
     return {"lavae.prior": prior.at_encodings(encodings[chosen])}, {"sketches": sketches[chosen]}
 
 
-def _with_near(objects: FoundObjects, components: np.ndarray) -> inference.Found:
-    """What is found, and for each object the components that began at what looks like it."""
+def _with_near(objects: TrainingObjects, components: np.ndarray) -> inference.LocationPosterior:
+    """With the components that each object is near to: those that began at what looks like it."""
     is_object = objects.is_object
     number = min(neighbours.NEAR, len(components))
     near = np.zeros((*is_object.shape, number), np.int32)
     near[is_object] = neighbours.nearest(objects.sketch[is_object], components, number)
-    found = objects.found
-    return found._replace(support=found.support._replace(near=near))
+    return objects.located._replace(near=near)
