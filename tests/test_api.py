@@ -188,7 +188,7 @@ def test_other_bad_inputs_are_explained(model, scene):
     with pytest.raises(ValueError, match="num_samples=0 must be at least 1"):
         model.bound(IMAGES, num_samples=0)
     with pytest.raises(ValueError, match="2 places for 3 images; give one for each"):
-        model.bound(IMAGES, places=[0, 1])
+        model.bound(IMAGES, indices=[0, 1])
     with pytest.raises(TypeError, match="a key is a whole number"):
         model.sample("seed", 3)
     with pytest.raises(ValueError, match="num_scenes=-1"):
@@ -242,7 +242,7 @@ def test_the_bound_does_not_depend_on_how_images_are_batched(model):
     whole = model.bound(IMAGES, num_samples=7).log_p
     small = api.Model(model.module, model.variables, model.config, batch_size=1)
     np.testing.assert_allclose(whole, small.bound(IMAGES, num_samples=7).log_p, rtol=1e-5)
-    part = model.bound(IMAGES[1:], num_samples=7, places=[1, 2]).log_p
+    part = model.bound(IMAGES[1:], num_samples=7, indices=[1, 2]).log_p
     np.testing.assert_allclose(whole[1:], part, rtol=1e-5)
     assert whole.shape == (3,)
     assert whole[2] == pytest.approx(-np.log(11) - 20 * 24 * 1e-6, rel=1e-4)  # n = 0, all black
