@@ -202,17 +202,19 @@ def measure_model() -> None:
     measure("decoder", "objects", decoder, params, objects, whole=whole)
     measure("decoder", "every slot", decoder, params, every_slot, whole=whole)
     for method in ("fft", "convolution"):
-        # On a CPU the convolutions' gradients do not finish within minutes.
-        options = {"whole": whole, "gradient": method == "fft" or not on_cpu}
 
         def place(pair, image, method=method):
             return placement.place(*pair, image, size, method)
 
+        # On a CPU the gradient of the convolution does not finish within minutes.
+        options = {"whole": whole, "gradient": method == "fft" or not on_cpu}
+        measure("placement", method, place, (sprites, weights), objects.image, **options)
+    for method in ("fft", "matmul"):
+
         def windows(weights, x, image, method=method):
             return placement.windows(x, weights, image, window, method)
 
-        measure("placement", method, place, (sprites, weights), objects.image, **options)
-        measure("windows", method, windows, weights, x, objects.image, **options)
+        measure("windows", method, windows, weights, x, objects.image, whole=whole)
     measure(
         "placement",
         "hard",
