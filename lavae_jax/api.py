@@ -327,10 +327,6 @@ class Model(_Trained):
         maps = [one.log_odds_map for one in self.detect(images, keep_maps=True)]
         return np.asarray(jax.nn.sigmoid(np.stack(maps)))
 
-    def num_objects(self, images) -> np.ndarray:
-        """How many objects are detected in each raw image, [B]."""
-        return np.array([len(one.location) for one in self.detect(images)], np.int32)
-
     def bound(
         self,
         images,

@@ -117,7 +117,7 @@ class Bound(NamedTuple):
     @classmethod
     def of_samples(cls, log_weights: jax.Array, terms: NamedTuple) -> "Bound":
         """From K samples, [K, B]."""
-        return cls(log_mean_exp(log_weights), jax.tree.map(lambda a: a.mean(0), terms))
+        return cls(jax.nn.logmeanexp(log_weights, axis=0), jax.tree.map(lambda a: a.mean(0), terms))
 
 
 def bound(
@@ -146,8 +146,3 @@ def log_weights(
     intensity = _intensity(lavae, posterior, x.shape[1:3])
     parts, log_w = _terms(lavae, lavae.prior, repeat(x), posterior, intensity, count)
     return jax.tree.map(lambda a: a.reshape(num_samples, -1), (log_w, parts))
-
-
-def log_mean_exp(log_weights: jax.Array) -> jax.Array:
-    """The importance-weighted bound on log p(x) from log weights [K, B]."""
-    return jax.nn.logsumexp(log_weights, axis=0) - jnp.log(log_weights.shape[0])

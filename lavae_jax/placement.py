@@ -7,12 +7,12 @@ size // 2) of a sprite or window lies on the object's location; whatever falls
 outside the canvas is cut off, and the canvas is black beyond its border.
 
 `place` is the paper's  λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), a convolution;
-`windows` is its adjoint, a cross-correlation. Both have forms that agree to float
-accuracy. `lax.conv_general_dilated` is the definition, and what accelerators get for
-`place`. For `windows` it would have the location map for a kernel, of 64x64 pixels, whose
-gradient the TPU's compiler does not finish: there, accelerators get matrix products. On a
-CPU, products of Fourier transforms are some 70 times faster than convolutions. The
-platform that a program is compiled for decides, not the one that traces it.
+`windows` is its adjoint, a cross-correlation. Each has two implementations, which agree to
+float accuracy. On accelerators `place` uses `lax.conv_general_dilated`, and `windows` matrix
+products: as a convolution it would have the 64x64 location map as its kernel, and the TPU
+compiler does not finish compiling its gradient. On a CPU both use Fourier transforms, some 70
+times faster than convolutions. The platform that a program is compiled for decides, not the
+one that traces it.
 """
 
 import functools
@@ -24,9 +24,6 @@ import numpy as np
 import scipy.fft
 from jax import lax
 
-Method = Literal["convolution", "fft", "matmul"]
-
-
 # --- relaxed locations -------------------------------------------------------
 
 
@@ -35,7 +32,7 @@ def place(
     weights: jax.Array,
     image: jax.Array,
     num_images: int,
-    method: Method | None = None,
+    method: Literal["convolution", "fft"] | None = None,
 ) -> jax.Array:
     """Sum of sprites [P, h, w, C], each convolved with its location: [B, H, W, C].
 
@@ -55,13 +52,13 @@ def windows(
     weights: jax.Array,
     image: jax.Array,
     size: int,
-    method: Method | None = None,
+    method: Literal["fft", "matmul"] | None = None,
 ) -> jax.Array:
     """The mean window [P, size, size, C] around each object under its location.
 
     Without a method, the one that suits the platform.
     """
-    forms = {"fft": _windows_fft, "convolution": _windows_convolution, "matmul": _windows_matmul}
+    forms = {"fft": _windows_fft, "matmul": _windows_matmul}
     forms = {name: functools.partial(f, size=size) for name, f in forms.items()}
     if method:
         return forms[method](images, weights, image)
@@ -71,10 +68,6 @@ def windows(
 def _place_convolution(sprites, weights, image, num_images):
     placed = jax.vmap(_convolve)(sprites, weights)
     return jax.ops.segment_sum(placed, image, num_images)
-
-
-def _windows_convolution(images, weights, image, size):
-    return jax.vmap(functools.partial(_correlate, size=size))(images[image], weights)
 
 
 def _convolve(sprite: jax.Array, delta: jax.Array) -> jax.Array:
@@ -88,18 +81,6 @@ def _convolve(sprite: jax.Array, delta: jax.Array) -> jax.Array:
         padding,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         precision=lax.Precision.HIGHEST,  # log(1 - λ) tells 0.999 from 1, bfloat16 does not
-    )[0]
-
-
-def _correlate(image: jax.Array, delta: jax.Array, size: int) -> jax.Array:
-    """[H, W, C] with [H, W] as the kernel -> [size, size, C]."""
-    padding = [(size // 2, size - 1 - size // 2)] * 2
-    return lax.conv_general_dilated(
-        image[None],
-        delta[..., None, None],
-        (1, 1),
-        padding,
-        dimension_numbers=("CHWN", "HWIO", "CHWN"),
     )[0]
 
 

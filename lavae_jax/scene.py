@@ -87,25 +87,6 @@ class Scene:
         shown = ", ".join(map(str, counts[:8])) + (", ..." if len(counts) > 8 else "")
         return f"Scene({len(self)} {of}; counts: {shown})"
 
-    def to_records(self) -> list[dict[str, Any]]:
-        """A row for each object: its scene, its place there, its location and its score.
-
-        `Model.measure` gives the centre of mass and the box of its sprite, too.
-        """
-        location = np.asarray(self.location)
-        score = None if self.score is None else np.asarray(self.score)
-        return [
-            {
-                "image": b,
-                "object": k,
-                "row": int(location[b, k, 0]),
-                "column": int(location[b, k, 1]),
-                "score": None if score is None else float(score[b, k]),
-            }
-            for b, n in enumerate(np.asarray(self.count))
-            for k in range(n)
-        ]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON; `from_dict` is the inverse."""
         arrays = {"location": self.location, "appearance": self.appearance}

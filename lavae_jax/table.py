@@ -338,44 +338,11 @@ def as_markdown(table: Table) -> str:
     return "\n".join(lines)
 
 
-def as_latex(table: Table) -> str:
-    def line(cells: list[str]) -> str:
-        return " & ".join(map(escape_latex, cells)) + r" \\"
-
-    lines = [
-        rf"\begin{{tabular}}{{@{{}}{'l' * len(COLUMNS)}@{{}}}}",
-        r"\toprule",
-        line(COLUMNS) + r"\midrule",
-        *map(line, table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    lines += [rf"\par {escape_latex(note)}" for note in _numbered(table.notes)]
-    return "\n".join(lines)
-
-
-LATEX = {
-    ">=": r"$\geq$",
-    "<=": r"$\leq$",
-    "±": r"$\pm$",
-    ">": "$>$",
-    "<": "$<$",
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{character: f"\\{character}" for character in "%&$#_{}"},
-}
-
-
-def escape_latex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match.group()], text)
-
-
 def _numbered(notes: list[str]) -> list[str]:
     return [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
 
 
-FORMATS = {"text": as_text, "markdown": as_markdown, "latex": as_latex}
+FORMATS = {"text": as_text, "markdown": as_markdown}
 
 
 def format_files(files: list[str], table_format: str = "text") -> str:

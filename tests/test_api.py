@@ -187,7 +187,7 @@ def test_bad_images_are_explained(model, images, error, message):
 def test_other_bad_inputs_are_explained(model, scene):
     with pytest.raises(ValueError, match="num_samples=0 must be at least 1"):
         model.bound(IMAGES, num_samples=0)
-    with pytest.raises(ValueError, match="2 places for 3 images; give one for each"):
+    with pytest.raises(ValueError, match="2 indices for 3 images; give one for each"):
         model.bound(IMAGES, indices=[0, 1])
     with pytest.raises(TypeError, match="a key is a whole number"):
         model.sample("seed", 3)

@@ -327,29 +327,6 @@ def test_markdown_keeps_bars_within_cells_and_notes_outside_the_table():
     ]
 
 
-def test_latex_is_a_tabular_with_notes_after_it():
-    assert table.as_latex(NARROW).splitlines() == [
-        r"\begin{tabular}{@{}lllllll@{}}",
-        r"\toprule",
-        r"data set & model & -log p(x) $\leq$ & paper & n acc. (0-3 / 7) & paper & seeds "
-        r"\\\midrule",
-        r"multi-MNIST-1k & LAVAE & 36.9 $\pm$ 0.2 & 42.2 $\pm$ 1.1 & 100.00\% & $\geq$ 99.9\% "
-        r"& 3 of 3 \\",
-        r"a|b\_c [1] & LAVAE & 1.0 &  &  &  & 1 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\par [1] not comparable: data with max\_count=5",
-    ]
-
-
-def test_characters_with_a_meaning_in_latex_are_escaped_once():
-    assert table.escape_latex("50% & $5 #1 {a_b}") == r"50\% \& \$5 \#1 \{a\_b\}"
-    assert table.escape_latex(r"\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
-    assert table.escape_latex("1 < 2 <= 3 >= 3 > 1 ± 0") == (
-        r"1 $<$ 2 $\leq$ 3 $\geq$ 3 $>$ 1 $\pm$ 0"
-    )
-
-
 @pytest.mark.parametrize("form", table.FORMATS)
 def test_every_format_shows_a_mark_and_its_note(form, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(changed(num_samples=10)))

@@ -1,0 +1,1 @@
+"""The benchmarks of launch/benchmark.py, one per module."""
