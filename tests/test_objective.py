@@ -15,7 +15,7 @@ from small_models import compiled, initialised, module_of, paper, small
 from lavae_jax import bernoulli, counting, generative, inference, model, objective, prior
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
-from lavae_jax.packing import Budget, Objects
+from lavae_jax.packing import Budget, PackedObjects
 from lavae_jax.prior import Mixture
 
 
@@ -82,7 +82,7 @@ def exact_log_joint(settings, variables, count):
     """log p(x, n): a sum over ordered locations, quadrature over each appearance."""
     nodes, weights = quadrature(variables["params"].get("prior"))
     size = len(nodes)
-    every = Objects(jnp.zeros(size, int), jnp.zeros(size, int), jnp.ones(size, bool))
+    every = PackedObjects(jnp.zeros(size, int), jnp.zeros(size, int), jnp.ones(size, bool))
     decode = compiled(generative.decode, settings)
     sprites = np.asarray(decode(variables, jnp.asarray(nodes)[:, None], every))[..., 0]
 
@@ -277,7 +277,7 @@ def test_the_samples_of_an_image_do_not_depend_on_its_place_in_the_batch(scene, 
 
 def test_the_order_of_objects_does_not_matter(scene):
     settings, variables, x = scene
-    objects = Objects(jnp.zeros(3, int), jnp.arange(3), jnp.ones(3, bool))
+    objects = PackedObjects(jnp.zeros(3, int), jnp.arange(3), jnp.ones(3, bool))
     z = jax.random.normal(jax.random.key(0), (3, settings.latent_size))
     index = jnp.array([[14, 17, 100]])
     images = []
