@@ -45,7 +45,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     """
     changes = {**FIELDS, "num_train_steps": steps}
     if name.startswith("baseline"):
-        changes |= {"curriculum.crops.steps": 0, "curriculum.elbo.steps": 1_000}
+        changes |= {"curriculum.crops.steps": 0, "curriculum.elbo.steps": 1_000_000}
     else:
         first, second = warmup or (0, 0)
         changes |= LAVAE_FIELDS
@@ -55,7 +55,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
             else {
                 "curriculum.warmup.steps": first + second,
                 "curriculum.warmup.anneal_steps": second,
-                "curriculum.elbo.steps": 1_000,
+                "curriculum.elbo.steps": 1_000_000,
             }
         )
         changes |= PHASED_FIELDS if recipe in ("cpu", "mixture") else {}

@@ -144,7 +144,7 @@ def test_gradients_at_fixed_noise():
 
 
 def test_prior_sums_to_one_over_counts_and_ordered_locations():
-    lavae = types.SimpleNamespace(count=jnp.array([0.5, -1.0, 2.0]))
+    lavae = types.SimpleNamespace(count_logits=jnp.array([0.5, -1.0, 2.0]))
     total, pixels = 0.0, 9
     for n in range(3):
         log_p = generative.log_prior_count(lavae, jnp.array([n]))

@@ -107,7 +107,7 @@ def exact_log_joint(settings, variables, count):
         likelihood = np.where(x == 1, mean, 1 - mean).prod((1, 2))
         total += (weight * likelihood).sum()
     num_orders = np.prod([9 - i for i in range(count)])
-    log_p_n = np.log(jax.nn.softmax(variables["params"]["count"]))[count]
+    log_p_n = np.log(jax.nn.softmax(variables["params"]["count_logits"]))[count]
     return np.log(total / num_orders) + log_p_n
 
 
@@ -336,15 +336,15 @@ def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene)
     np.testing.assert_array_equal(out.posterior.near, np.stack([drawn, -drawn], -1))
 
 
-def test_the_elbo_asks_the_components_that_an_object_is_near_to():
+def test_the_elbo_evaluates_the_components_that_an_object_is_near_to():
     settings = dataclasses.replace(tiny(2, 2), support="peaks")
     variables = with_mixture(initialised(tiny(2)))
     found = compiled(inference.infer_locations, settings)(variables, X)
     kl = []
     for near in (None, [0, 1], [0], [1]):
         shape = None if near is None else (*found.pixel.shape, len(near))
-        near = near and jnp.broadcast_to(jnp.array(near), shape)
-        out = elbo(settings)(variables, X, keys(0, 1), located=found._replace(near=near))
+        of_all = near and jnp.broadcast_to(jnp.array(near), shape)
+        out = elbo(settings)(variables, X, keys(0, 1), located=found._replace(near=of_all))
         q, noise = out.posterior.appearance, out.posterior.noise
         asked = None if near is None else jnp.broadcast_to(jnp.array(near), (2, len(near)))
         expected = prior.divergence(jax.tree.map(jnp.asarray, APART), q, noise, asked).kl.sum()

@@ -251,7 +251,12 @@ def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp
     np.testing.assert_array_equal(ours.infer(images).location, scene.location)
     np.testing.assert_allclose(ours.render(scene), theirs.render(scene), atol=1e-3)
     stored = safetensors.numpy.load_file(output / "model.safetensors")
-    assert {name.split(".")[1] for name in stored} == {"location", "appearance", "decoder", "count"}
+    assert {name.split(".")[1] for name in stored} == {
+        "location",
+        "appearance",
+        "decoder",
+        "count_logits",
+    }
     assert all(array.dtype == np.float16 for array in stored.values())
     assert sorted(p.name for p in output.iterdir()) == [
         "config.json",

@@ -72,7 +72,7 @@ def test_devices_and_processes_make_no_difference(arguments, launch, start_two, 
     for process in processes:
         stdout, stderr = process.communicate(timeout=240)
         assert process.returncode == 0, stderr
-        assert ("going on from step 1" in stdout) == (process is processes[0])
+        assert ("resuming after step 1" in stdout) == (process is processes[0])
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
@@ -131,7 +131,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, arguments, start, tmp_path
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number, stderr
     assert "asked to stop: the step is finished" in stdout
-    assert "to go on:" in stdout
+    assert "to resume:" in stdout
     assert f"--workdir={run}" in stdout.splitlines()[-1]
     assert newest(run).step == max(metrics(run))
 
@@ -173,7 +173,7 @@ def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):
     assert whole is not None
     result = launch(*arguments(steps=whole.step + 2))
     assert result.returncode == 0, result.stderr
-    assert f"going on from step {whole.step}" in result.stdout
+    assert f"resuming after step {whole.step}" in result.stdout
     assert newest(tmp_path / "run").step == whole.step + 2
 
 
@@ -208,7 +208,7 @@ MISTAKES = [
     (["--config.model.channels=3"], "channels=3"),
     (["--config.model.appearance.network=foo"], "there are 'residual', 'dense'"),
     (["--config.model.latent_size=0"], "latent_size=0 must be at least 1"),
-    (["--config.kind=forest"], "config.kind='forest': there are 'lavae', 'baseline'"),
+    (["--config.kind=forest"], "config.kind='forest': expected one of lavae, baseline"),
     (["--config.dataset.overrides=canvas"], "'canvas' in 'canvas' is not field=number"),
     (["--coordinator=127.0.0.1:1"], "--num_processes and --process_id missing"),
     (["word"], "unexpected argument 'word'"),

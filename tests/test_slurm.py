@@ -135,7 +135,7 @@ def test_a_run_that_loses_a_task_goes_on_as_if_nothing_had_been(
     assert state("JobState") == "COMPLETED", text
     assert "task 1: Killed" in text
     assert f"job {job}: interrupted with exit code 137; requeued" in text
-    assert re.search(r"going on from step \d+", text)
+    assert re.search(r"resuming after step \d+", text)
     assert f"job {job}: finished" in text
     assert_bitwise_equal(one, run)
 
