@@ -74,6 +74,19 @@ def initialise(module: nn.Module, key: chex.PRNGKey) -> Variables:
     return {"batch_stats": {}, **jax.jit(module.init)(key)}
 
 
+def get_part(params: Mapping[str, Any], part: str) -> Any:
+    """The parameters of a part such as lavae.location."""
+    for name in part.split("."):
+        params = params[name]
+    return params
+
+
+def with_part(params: Mapping[str, Any], part: str, value: Any) -> dict[str, Any]:
+    """Parameters with those of a part replaced."""
+    name, _, rest = part.partition(".")
+    return {**params, name: with_part(params[name], rest, value) if rest else value}
+
+
 def bind(function: Callable, module: nn.Module) -> Callable:
     """function(bound module, ...) as a pure function of (variables, ...)."""
     return nn.apply(function, module)

@@ -6,7 +6,8 @@ devices, and how its layers are computed. Where a mask is given, batch statistic
 the examples that it marks.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -343,6 +344,13 @@ class LocationNet(nn.Module):
             return blur(x, factor)
         inside = is_inside(size, (height, width)).astype(x.dtype)
         return blur(x * inside, factor) / jnp.maximum(blur(inside, factor), 1e-6)
+
+
+def scale_logits(params: Mapping[str, Any], scale: float, shift: float) -> dict[str, Any]:
+    """The parameters of a `LocationNet` whose logits are `scale` times those, plus `shift`."""
+    last = {"kernel": scale * params["Conv_0"]["kernel"]}
+    last["bias"] = scale * params["Conv_0"]["bias"] + shift
+    return {**params, "Conv_0": last}
 
 
 def is_inside(size: jax.Array, canvas: tuple[int, int]) -> jax.Array:

@@ -13,6 +13,17 @@ from ml_collections.config_dict import placeholder
 
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
+# How objects are found on the mean KL map of the auxiliary VAE.
+MAP_PEAKS = {
+    "threshold": 1.0,  # of a peak, in nats
+    "shifts": 2,  # of the image under the VAE's grid, in each direction
+    "centrings": 2,  # moves of a peak to the centre of mass around it
+}
+DETECTION_LOSS = {
+    "positive_weight": 20.0,  # of a pixel that is marked
+    "localisation_weight": 4.0,  # of telling it from the 8 around it
+}
+
 BY_DEVICE = ""  # the recipe of a command that names none
 # `cpu` is the default on every device. `thin`, which is `paper` made small, counts every object but
 # has not reached the likelihood of `cpu` (docs/experiments.md, "At full resolution").
@@ -197,27 +208,50 @@ def lavae_cpu(
 ) -> None:
     """For 2 cores: small networks; where objects are, then what they look like.
 
-    The learning rates of `peaks`, `appearance` and `mixture` fall to 0 along half a cosine.
+    The learning rates of `sleep`, `appearance` and `mixture` fall to 0 along half a cosine.
     """
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
-    config.model.min_object_probability = 0.01
+    config.model.location.update(width=32, blocks=4, head_width=32)
+    config.model.update(peak_radius=_near(config.model.sprite_size), support="peaks")
     del config.optimizer, config.curriculum
     config.curriculum = {
-        "phases": ("auxiliary", "peaks", "appearance"),
+        "phases": ("auxiliary", "sleep", "appearance"),
         "auxiliary": {"steps": 1_200, "learning_rate": 6e-3},
-        "peaks": {
-            "steps": 4_800,
+        "sleep": {
+            "steps": 4_500,
             "learning_rate": 6e-3,
-            "threshold": 1.0,  # of the mean KL map, in nats
-            "shifts": 2,  # in each direction
-            "centrings": 2,  # moves of a peak to the centre of mass around it
-            "augmented_share": 0.5,  # of the images, which are rotated and mirrored
-            "positive_weight": 20.0,  # of a pixel that is marked
-            "localisation_weight": 4.0,  # of telling it from the 8 around it
+            "max_objects": config.model.max_objects,  # of a composed scene
+            "objects": 8_192,  # isolated ones that scenes are composed of
+            "augmented_share": 0.5,  # of the objects, which are rotated and mirrored
+            **MAP_PEAKS,
+            **DETECTION_LOSS,
         },
-        "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
+        "appearance": {
+            "steps": appearance_steps,
+            "learning_rate": 1e-2,
+            "sleep_weight": 1.0,  # of -log q(z_app | z_loc, x) on composed scenes
+            "max_neighbours": 3,  # of an object there
+        },
+    }
+
+
+def lavae_peaks(config: ConfigDict, *, appearance_steps: int = 54_000) -> None:
+    """The recipe `cpu` with the location network trained on peaks of the data's KL map."""
+    lavae_cpu(config, appearance_steps=appearance_steps)
+    config.model.location.update(width=24, blocks=2, head_width=24)
+    config.model.update(peak_radius=_half_a_sprite(config), min_object_probability=0.01)
+    augmented_share = config.curriculum.sleep.augmented_share
+    del config.curriculum.sleep
+    for name in ("sleep_weight", "max_neighbours"):
+        del config.curriculum.appearance[name]
+    config.curriculum.phases = ("auxiliary", "peaks", "appearance")
+    config.curriculum.peaks = {
+        "steps": 4_800,
+        "learning_rate": 6e-3,
+        "augmented_share": augmented_share,  # of the images
+        **MAP_PEAKS,
+        **DETECTION_LOSS,
     }
 
 
@@ -313,9 +347,11 @@ def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
 def follow_sprite_size(config: ConfigDict) -> None:
     """What depends on the size of objects, by one rule; it follows when that is changed."""
     sprite, objects = config.model.get_ref("sprite_size"), config.model.get_ref("max_objects")
-    # Which part of a sprite the recipe has for its radius, if it has one.
-    if (part := config.model.sprite_size // config.model.peak_radius) in (2, 3):
-        config.model.peak_radius = sprite // part
+    # The recipe's rule for its radius, if it has one.
+    for rule in (_near, lambda size: size // 3, lambda size: size // 2):
+        if config.model.peak_radius == rule(config.model.sprite_size):
+            config.model.peak_radius = rule(sprite)
+            break
     if "exclusion_radius" in config.model:
         config.model.exclusion_radius = sprite // 2
     if "window" in config.model.appearance:
@@ -350,6 +386,11 @@ def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> 
     """How many steps the phases have, and after how many β reaches its end."""
     for part, steps in (("crops", crops), ("elbo", elbo), ("beta", beta)):
         config.curriculum[part].steps = steps
+
+
+def _near(sprite_size: int) -> int:
+    """In pixels; where the location network knows objects that touch, peaks may be so near."""
+    return 1 + sprite_size // 12
 
 
 def _half_a_sprite(config: ConfigDict) -> int:

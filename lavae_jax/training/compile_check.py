@@ -98,7 +98,7 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
             one_device = OneBatch(jnp.zeros(x.shape[1:], x.dtype), varies=False)
             module, saved = task.module((), None), zeros.saved.get(phase.name)
             prepared = phase.prepare(module, steps.variables_of(zeros), one_device, saved)
-            batch |= stacked(devices, prepared.cache or {})
+            batch |= stacked(devices, {**(prepared.cache or {}), **prepared.constants})
         return stacked(devices, state), batch, number(devices)
 
     def eval_arguments(devices: int) -> tuple:

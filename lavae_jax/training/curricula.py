@@ -1,9 +1,11 @@
 """The phases of LAVAE's training.
 
 The paper's curriculum is `warmup`, `elbo`: the location network follows the KL map of an auxiliary
-VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `peaks`,
-`appearance`: the auxiliary VAE first, then the location network (see `warmup`), and then the
-ELBO, which leaves that frozen; `mixture` learns p(z_app) after it (see `mixture`).
+VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `sleep`,
+`appearance`: the auxiliary VAE first, whose KL map finds objects that stand alone; then the location
+network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves that
+network frozen. `mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there may be
+`peaks`, which trains the location network on the peaks of the KL map of the data (see `warmup`).
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
@@ -15,9 +17,19 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from lavae_jax import counting, diagnostics, generative, inference, model, objective, vae, warmup
+from lavae_jax import (
+    counting,
+    diagnostics,
+    generative,
+    inference,
+    model,
+    networks,
+    objective,
+    vae,
+    warmup,
+)
 from lavae_jax.diagnostics import Masked
-from lavae_jax.training import mixture, phases, schedules, trainee
+from lavae_jax.training import calibration, mixture, phases, schedules, sleep, trainee
 from lavae_jax.training.elbo import elbo_loss, elbo_metrics, means
 from lavae_jax.training.phases import Phase, Prepared, Reconstruction, Task
 from lavae_jax.training.trainee import Trainee
@@ -136,20 +148,13 @@ def _auxiliary(config: ConfigDict) -> Phase:
 def _peaks(config: ConfigDict) -> Phase:
     """The location network, on the peaks of the auxiliary VAE's KL map."""
     settings = config.curriculum.peaks
-    cell = trainee.settings(config)[1].cell
-    if not 1 <= settings.shifts <= cell:
-        raise ValueError(
-            f"config.curriculum.peaks.shifts={settings.shifts} must be from 1 to {cell}, the "
-            "pixels of a latent of the auxiliary VAE"
-        )
+    _check_shifts(config, "peaks")
 
     def loss(module: Trainee, x, keys, step):
         lavae = module.settings
         keys, augment_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         x = warmup.augment(x, augment_keys, settings.augmented_share)
-        kl_map = warmup.mean_kl_map(module.auxiliary, x, keys, settings.shifts)
-        peaks = counting.peaks(kl_map, settings.threshold, lavae.peak_radius)
-        peaks = warmup.centre(peaks, x, lavae.sprite_size // 2 - 1, settings.centrings)
+        peaks = _map_peaks(module, x, keys, settings)
         h_loc = inference.location_logits(module.lavae, x)
         logits = inference.object_logits(lavae, h_loc)
         loss = warmup.detection_loss(
@@ -162,27 +167,138 @@ def _peaks(config: ConfigDict) -> Phase:
     return Phase("peaks", settings.steps, loss, {"lavae.location": schedules.cosine(settings)})
 
 
-def _appearance(config: ConfigDict) -> Phase:
-    """The ELBO under p(z_app) = N(0, I). The location network is frozen."""
-    settings = config.curriculum.appearance
+def _check_shifts(config: ConfigDict, phase: str) -> None:
+    shifts, cell = config.curriculum[phase].shifts, trainee.settings(config)[1].cell
+    if not 1 <= shifts <= cell:
+        raise ValueError(
+            f"config.curriculum.{phase}.shifts={shifts} must be from 1 to {cell}, the pixels of a "
+            "latent of the auxiliary VAE"
+        )
 
-    def loss(module: Trainee, x, keys, step, located=None):
-        return elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)[:2]
+
+def _map_peaks(module: Trainee, x, keys, settings: ConfigDict) -> jax.Array:
+    """The peaks of the auxiliary VAE's KL map [B, H, W], moved to the centres of mass."""
+    size = module.settings.sprite_size
+    kl_map = warmup.mean_kl_map(module.auxiliary, x, keys, settings.shifts)
+    peaks = counting.peaks(kl_map, settings.threshold, size // 2)
+    return warmup.centre(peaks, x, size // 2 - 1, settings.centrings)
+
+
+def _sleep(config: ConfigDict) -> Phase:
+    """The location network, on scenes that are composed of isolated objects."""
+    settings = config.curriculum.sleep
+    _check_shifts(config, "sleep")
+
+    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+        return Prepared(constants={"objects": _objects_of_map(module, variables, images, settings)})
+
+    def loss(module: Trainee, x, keys, step, objects):
+        lavae = module.settings
+        scenes = sleep.compose(
+            objects, keys, x.shape[1:3], settings.max_objects, settings.augmented_share
+        )
+        h_loc = inference.location_logits(module.lavae, scenes.image)
+        loss = warmup.detection_loss(
+            inference.object_logits(lavae, h_loc),
+            scenes.marked,
+            settings.positive_weight,
+            settings.localisation_weight,
+        )
+        counts = {
+            "inferred_count": inference.detect(lavae, h_loc).count,
+            "target_count": scenes.count,
+        }
+        return loss, {"detection_loss": loss, **means(counts)}
+
+    rates = {"lavae.location": schedules.cosine(settings)}
+    return Phase("sleep", settings.steps, loss, rates, prepare)
+
+
+def _objects_of_map(module: Trainee, variables, images, settings: ConfigDict) -> np.ndarray:
+    """Isolated objects, detected by the auxiliary VAE."""
+
+    def detect(module, x):
+        keys = jax.random.split(jax.random.key(0), len(x))
+        peaks = _map_peaks(module, x, keys, settings).reshape(len(x), -1)
+        is_peak, pixel = jax.lax.top_k(peaks.astype(np.int32), module.settings.max_objects)
+        return pixel, is_peak.sum(1)
+
+    return sleep.collect(module, variables, images, detect, settings.objects)
+
+
+def _objects_of_network(module: Trainee, variables, images, settings: ConfigDict) -> np.ndarray:
+    """Isolated objects, detected by the location network."""
+
+    def detect(module, x):
+        detection = inference.detect(module.settings, inference.location_logits(module.lavae, x))
+        pixel = inference.peak_locations(module.settings, detection).index
+        return pixel, detection.count
+
+    return sleep.collect(module, variables, images, detect, settings.objects)
+
+
+def _appearance(config: ConfigDict) -> Phase:
+    """The ELBO under p(z_app) = N(0, I). The location network is frozen.
+
+    After the phase `sleep`, q(z_app | z_loc, x) is trained on composed scenes as well; and before
+    the first step, the location network is calibrated on them.
+    """
+    settings = config.curriculum.appearance
+    asleep = config.curriculum.sleep if "sleep" in config.curriculum.phases else None
+
+    def loss(module: Trainee, x, keys, step, located=None, objects=None):
+        if asleep:
+            keys, sleep_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        elbo = elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)
+        loss, metrics, _ = elbo
+        if asleep:
+            metrics["sleep_appearance"] = sleep.appearance_loss(
+                module, objects, sleep_keys, settings.max_neighbours, asleep.augmented_share
+            )
+            loss += settings.sleep_weight * metrics["sleep_appearance"]
+        return loss, metrics
+
+    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+        prepared = Prepared()
+        if asleep:
+            prepared = _calibrate(module, variables, images, saved, asleep)
+            variables = _with_parts(variables, prepared.params)
+            objects = _objects_of_network(module, variables, images, asleep)
+            prepared = prepared._replace(constants={"objects": objects})
+        # All pixels of all images would not fit into memory.
+        if config.model.support == "peaks" and not images.varies:
+            prepared = prepared._replace(cache=_locate_objects(module, variables, images))
+        return prepared
 
     rates = dict.fromkeys(APPEARANCE, schedules.cosine(settings))
-    # All pixels of all images would not fit into memory.
-    prepare = _locate_objects if config.model.support == "peaks" else None
-    return Phase("appearance", settings.steps, loss, rates, prepare)
+    saved = {"calibration": np.zeros(2, np.float32)} if asleep else None
+    return Phase("appearance", settings.steps, loss, rates, prepare, saved)
 
 
-def _locate_objects(module: Trainee, variables, images, saved) -> Prepared:
+def _calibrate(module: Trainee, variables, images, saved, settings: ConfigDict) -> Prepared:
+    """Calibrates the location network when a phase begins; it is saved by how much."""
+    if saved is not None:
+        return Prepared(saved=saved)
+    objects = _objects_of_map(module, variables, images, settings)
+    x = next(iter(images.batches()))
+    scale, shift = calibration.fit(module, variables, objects, x.shape[1:3], settings.max_objects)
+    location = networks.scale_logits(variables["params"]["lavae"]["location"], scale, shift)
+    saved = {"calibration": np.array([scale, shift], np.float32)}
+    return Prepared({"lavae.location": location}, saved)
+
+
+def _with_parts(variables, parts) -> model.Variables:
+    params = variables["params"]
+    for part, value in parts.items():
+        params = model.with_part(params, part, value)
+    return {**variables, "params": params}
+
+
+def _locate_objects(module: Trainee, variables, images) -> dict[str, inference.LocationPosterior]:
     """q(z_loc | x) of each training image."""
-    del saved
-    if images.varies:
-        return Prepared()
     locate = model.compiled(_locate, module)
     located = [jax.tree.map(np.asarray, locate(variables, x)) for x in images.batches()]
-    return Prepared(cache={"located": phases.gather(located, len(images))})
+    return {"located": phases.gather(located, len(images))}
 
 
 def _locate(module: Trainee, x: jax.Array) -> inference.LocationPosterior:
@@ -208,6 +324,7 @@ PHASES = {
     "elbo": _elbo,
     "auxiliary": _auxiliary,
     "peaks": _peaks,
+    "sleep": _sleep,
     "appearance": _appearance,
     "mixture": _mixture,
 }

@@ -141,6 +141,7 @@ class Run:
         self._train_steps: dict[str, Callable] = {}  # by the phase's name
         self._phase: str | None = None  # of the newest step
         self._cache: dict[str, Any] | None = None  # of the phase, for all training images
+        self._constants: dict[str, Any] = {}  # of the phase, on the devices
         # A step's number and metrics, while the device may be at work on it.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
 
@@ -236,9 +237,11 @@ class Run:
             inputs, preparation = {"image": image}, 0.0
             if phase.prepare:
                 prepare = functools.partial(self._prepared, phase, state, images)
-                if cache := prepare().cache:
+                prepared = prepare()
+                inputs |= steps.replicate(dict(prepared.constants))
+                if prepared.cache:
                     inputs |= jax.tree.map(
-                        lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), cache
+                        lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), prepared.cache
                     )
                     each = forecast.seconds_of(lambda _, prepare=prepare: prepare().cache)
                     preparation = each * len(self.data.training) / len(images)
@@ -274,7 +277,8 @@ class Run:
 
     def _prepare(self, phase: Phase, request: StopRequest) -> None:
         """What a phase needs before its first step, or before the first one after a resumption."""
-        self._cache, begins = None, self.step == self.task.start_of(phase)
+        self._cache, self._constants = None, {}
+        begins = self.step == self.task.start_of(phase)
         if phase.prepare:
             self.files.print(f"preparing phase {phase.name} ...")
             state = steps.unreplicate(self.state)
@@ -286,6 +290,7 @@ class Run:
             except ValueError as error:
                 raise TrainingError(str(error)) from error
             self._cache = prepared.cache
+            self._constants = steps.replicate(dict(prepared.constants))
             if begins:
                 self.state = steps.replicate(steps.begin_phase(state, phase, prepared))
         self._phase = phase.name
@@ -298,7 +303,7 @@ class Run:
     def _start_step(self, phase: Phase, asked: bool) -> None:
         """Starts a step, and waits for the one before."""
         batch = next(self.batches)
-        inputs = {"image": batch["image"]}
+        inputs = {"image": batch["image"], **self._constants}
         if self._cache is not None:
             inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._cache)
         stop = np.full(jax.local_device_count(), asked, np.int32)
@@ -382,6 +387,8 @@ class AllImages:
     Reading them prints the progress, and ends with a request to stop.
     """
 
+    is_sample = False
+
     def __init__(
         self,
         source: input_pipeline.Source,
@@ -415,6 +422,7 @@ class OneBatch(NamedTuple):
 
     images: np.ndarray
     varies: bool
+    is_sample: bool = True
 
     def __len__(self) -> int:
         return len(self.images)

@@ -24,6 +24,7 @@ class TrainingImages(Protocol):
     """All training images in order."""
 
     varies: bool  # whether an example differs from one reading to the next, as random crops do
+    is_sample: bool  # whether these are a few that stand for all, to see how long a step takes
 
     def batches(self) -> Iterator[np.ndarray]:
         """Batches [B, H, W, C] of one size; the last one is padded."""
@@ -37,19 +38,22 @@ class Prepared(NamedTuple):
     params: parts of the parameters, by their paths, that the phase begins with.
     saved: what a resumed run needs to prepare the same cache again; as `Phase.saved`.
     cache: arrays [N, ...] for all training images. The loss is given those of its batch by name.
+    constants: arrays that the loss is given as they are, by name.
     """
 
     params: Mapping[str, Any] = MappingProxyType({})
     saved: Any = None
     cache: dict[str, Any] | None = None
+    constants: Mapping[str, Any] = MappingProxyType({})
 
 
 class Phase(NamedTuple):
     """A stretch of training.
 
     steps: how many it has; 0 leaves it out.
-    loss(module, x, keys, step, **cache) -> the loss and metrics, means over the images x
-        [B, H, W, C]; `step` is the number of steps made in this phase before.
+    loss(module, x, keys, step, **prepared) -> the loss and metrics, means over the images x
+        [B, H, W, C]; `step` is the number of steps made in this phase before, and `prepared` are
+        the constants and the batch's part of the cache.
     learning_rates: a schedule for each part that is trained, by the part's path in the tree
         of parameters, such as "lavae.location". Other parts are frozen: they have no
         gradient and no optimiser, and use their batch statistics without changing them.

@@ -30,7 +30,7 @@ def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
     variables = model.initialise(task.module((), None), key)
     params = variables["params"]
     parts = sorted({part for phase in task.phases for part in phase.learning_rates})
-    opt_state = {part: _OPTIMIZER.init(_get(params, part)) for part in parts}
+    opt_state = {part: _OPTIMIZER.init(model.get_part(params, part)) for part in parts}
     saved = {phase.name: phase.saved for phase in task.phases if phase.saved is not None}
     step = jnp.zeros((), jnp.int32)
     return TrainState(step, params, variables["batch_stats"], opt_state, saved)
@@ -42,19 +42,6 @@ def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
 _OPTIMIZER = optax.scale_by_adamax()
 
 
-def _get(params: dict, part: str) -> Any:
-    """The parameters of a part such as lavae.location."""
-    for name in part.split("."):
-        params = params[name]
-    return params
-
-
-def _put(params: dict, part: str, value: Any) -> dict:
-    """Parameters with those of a part replaced."""
-    name, _, rest = part.partition(".")
-    return {**params, name: _put(params[name], rest, value) if rest else value}
-
-
 def variables_of(state: TrainState) -> model.Variables:
     return {"params": state.params, "batch_stats": state.batch_stats}
 
@@ -63,7 +50,7 @@ def begin_phase(state: TrainState, phase: Phase, prepared: Prepared) -> TrainSta
     """The state that a phase begins with, on the host."""
     params = state.params
     for part, value in prepared.params.items():
-        params = _put(params, part, value)
+        params = model.with_part(params, part, value)
     if phase.saved is None:
         return state._replace(params=params)
     return state._replace(params=params, saved={**state.saved, phase.name: prepared.saved})
@@ -74,7 +61,7 @@ def make_train_step(
 ) -> Callable:
     """(state, batch, stop), each with a leading axis of devices -> (state, metrics).
 
-    A batch has an `image`, and what the phase has in its cache for it.
+    A batch has an `image`, and what the phase has prepared: its cache for the batch, and constants.
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
     whether the process was asked to; the metrics say whether any was.
@@ -83,19 +70,19 @@ def make_train_step(
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
 
     def train_step(state: TrainState, batch: dict[str, Any], stop: jax.Array):
-        x, cache = batch["image"], {name: v for name, v in batch.items() if name != "image"}
+        x, prepared = batch["image"], {name: v for name, v in batch.items() if name != "image"}
         keys = _keys_of_images(key, state.step, len(x))
         phase_step = state.step - start
 
         def loss(trained):
             params = state.params
             for part, value in trained.items():
-                params = _put(params, part, value)
+                params = model.with_part(params, part, value)
             variables = {"params": params, "batch_stats": state.batch_stats}
-            (total, metrics), batch_stats = apply(variables, x, keys, phase_step, **cache)
+            (total, metrics), batch_stats = apply(variables, x, keys, phase_step, **prepared)
             return total, (batch_stats, metrics)
 
-        trained = {part: _get(state.params, part) for part in parts}
+        trained = {part: model.get_part(state.params, part) for part in parts}
         (total, (batch_stats, metrics)), grads = jax.value_and_grad(loss, has_aux=True)(trained)
         grads, metrics = lax.pmean((grads, {"loss": total, **metrics}), AXIS)
         metrics |= {f"gradient_norm_{part}": _norm(grad) for part, grad in grads.items()}
@@ -107,9 +94,9 @@ def make_train_step(
                 updates, opt_state[part] = _OPTIMIZER.update(grad, opt_state[part])
                 rate = phase.learning_rates[part](phase_step)
                 new = jax.tree.map(
-                    lambda p, u, rate=rate: p - rate * u, _get(params, part), updates
+                    lambda p, u, rate=rate: p - rate * u, model.get_part(params, part), updates
                 )
-                params = _put(params, part, new)
+                params = model.with_part(params, part, new)
             return TrainState(state.step, params, batch_stats, opt_state, state.saved)
 
         # On a CPU this is faster than no choice, too: in a branch of its own, the update needs no
