@@ -18,7 +18,10 @@ For the playground: the time until the first answer, answers per second, and the
 Each of the clients waits for `--think` seconds, on average, after each answer.
 """
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import flags
 from benchmarks import input as input_pipeline
 from benchmarks import model, playground, prior, timing

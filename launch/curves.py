@@ -8,7 +8,10 @@ The arguments are runs' folders, or the names of shipped weights.
 
 import pathlib
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import app, flags
 
 from lavae_jax import figures, model_files

@@ -7,7 +7,10 @@
 Each figure is written as PNG and PDF, under a name that says what it is.
 """
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import app, flags
 
 import datasets

@@ -14,7 +14,7 @@ from lavae_jax.commands import xla
 
 xla.set_flags()  # as programs do, so that tests and programs share what is compiled
 # Tests compile more than they run, and XLA's fusion emitters double the time that it takes.
-xla.add("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib", "libjax_common.so")
+xla.add(xla.Flag("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib"))
 
 import jax
 import pytest
