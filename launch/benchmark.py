@@ -4,7 +4,7 @@
     python launch/benchmark.py --model=paper --batch_size=8
     python launch/benchmark.py --what=prior --components=10000
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
-    python launch/benchmark.py --what=playground --visitors=20 --seconds=60
+    python launch/benchmark.py --what=playground --clients=20 --seconds=60
 
 `forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
 gradient includes its forward pass. `share` is a part's share of the whole gradient.
