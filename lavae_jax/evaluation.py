@@ -115,8 +115,7 @@ def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
 def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
     """Accuracy, over- and under-counting, and the confusion matrix (rows: true counts)."""
     size = int(max(inferred.max(), true.max())) + 1
-    confusion = np.zeros((size, size), int)
-    np.add.at(confusion, (true, inferred), 1)
+    confusion = sklearn.metrics.confusion_matrix(true, inferred, labels=np.arange(size))
     return {
         "count_accuracy": float((inferred == true).mean()),
         "overcounted": float((inferred > true).mean()),
