@@ -467,11 +467,11 @@ def test_one_image_is_one_record(model):
 
 
 def test_what_is_left_out_does_not_change_the_bound(model):
-    whole, few = (
+    all_objects, one_object = (
         lavae_jax.analyse(model, IMAGES, num_samples=3, max_objects=n)[0]["log_p"]
         for n in (math.inf, 1)
     )
-    assert whole == pytest.approx(few, rel=1e-5)
+    assert all_objects == pytest.approx(one_object, rel=1e-5)
 
 
 def test_images_of_a_list_have_a_type_and_random_numbers_of_their_own(model):

@@ -82,9 +82,9 @@ def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possibl
     logits = jnp.tile(LOGITS, (2, 1))
     noise = jnp.take_along_axis(gumbel, pixel, axis=1)
     drawn = locations.sample_with_noise(logits, noise, 3, temperature)
-    few = locations.on_canvas(drawn, pixel, 12)
+    at_candidates = locations.on_canvas(drawn, pixel, 12)
     every = locations.sample_with_noise(on_all(logits), gumbel, 3, temperature)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), few, every)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), at_candidates, every)
 
 
 CANVAS = (3, 4)

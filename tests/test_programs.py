@@ -200,11 +200,11 @@ def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run,
         thick = scipy.ndimage.maximum_filter(picture, 5)
         PIL.Image.fromarray((255 * thick).astype(np.uint8)).save(own / f"{k}.png")
     curves, general, grid = (tmp_path / f"{name}.png" for name in ("curves", "general", "grid"))
-    few = ["--count=0,1,2", "--canvas=64,80", "--scenes=4"]
+    small = ["--count=0,1,2", "--canvas=64,80", "--scenes=4"]
     results = launch_all(
         ["curves.py", str(run), f"--output={curves}", "--metric=neg_elbo"],
         ["curves.py", str(run), "--metric=lose"],
-        ["generalise.py", f"--checkpoint={run}", *few, f"--output={general}"],
+        ["generalise.py", f"--checkpoint={run}", *small, f"--output={general}"],
         ["show_data.py", "--dataset=images", f"--path={own}", f"--output={grid}"],
     )
     assert [result.returncode for result in results] == [0, 1, 0, 0], results

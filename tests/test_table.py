@@ -151,12 +151,12 @@ def test_what_is_not_measured_as_in_the_paper_has_a_marked_row_without_its_numbe
 
 
 def test_marked_rows_come_after_the_comparable_one_and_share_notes():
-    few = {"num_samples": 10}
+    fewer = {"num_samples": 10}
     made = make(
         changed(overrides="canvas=96", test={"neg_bound": 50.0}),
-        changed(BASELINE, **few),
+        changed(BASELINE, **fewer),
         changed(),
-        changed(dataset="multi_dsprites", **few),
+        changed(dataset="multi_dsprites", **fewer),
     )
     assert [row[0] for row in made.rows if row[2]] == [
         "multi-MNIST-1k",

@@ -26,7 +26,7 @@ assert len(lavae_jax.analyse(model, images.round())) == 4
 others = {"datasets", "configs", "pytest", "tensorflow", "torch", "grain", "matplotlib", "skimage"}
 assert not others & set(sys.modules)
 """
-FEW_STEPS = [
+SHORT_RUN = [
     "--config.curriculum.auxiliary.steps=1",
     "--config.curriculum.peaks.steps=1",
     "--config.curriculum.appearance.steps=1",
@@ -139,7 +139,7 @@ def test_the_commands_work_outside_of_the_checkout(environment, tmp_path):
         "--config=images",
         "--config.dataset.path=own",
         "--config.dataset.held_out=2",
-        *FEW_STEPS,
+        *SHORT_RUN,
         cwd=tmp_path,
     )
     assert train.returncode == 0, train.stderr
