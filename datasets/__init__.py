@@ -61,7 +61,9 @@ def make_builder(
     """
     name, _, variant = dataset.partition("/")
     if name not in BUILDERS or variant not in ("", *BUILDERS[name].builder_configs):
-        raise DatasetError(f"no data set is called {dataset!r}; there are {', '.join(names())}")
+        raise DatasetError(
+            f"no data set is called {dataset!r}; expected one of {', '.join(names())}"
+        )
     cls = BUILDERS[name]
     config = cls.builder_configs[variant] if variant else cls.BUILDER_CONFIGS[0]
     kwargs = {"mnist_dir": mnist_dir} if name == "multi_mnist" else {}
@@ -126,7 +128,9 @@ def _override(config, overrides: dict):
     known = {f.name: f.type for f in dataclasses.fields(config) if f.type is int}
     for field, value in overrides.items():
         if field not in known:
-            raise ValueError(f"{field!r} is not a field of a data set; there are {list(known)}")
+            raise ValueError(
+                f"{field!r} is not a field of a data set; expected one of {', '.join(known)}"
+            )
         if type(value) is not int:
             raise ValueError(f"{field}={value!r} must be a whole number")
     changes = {k: v for k, v in sorted(overrides.items()) if v != getattr(config, k)}

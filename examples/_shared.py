@@ -18,7 +18,7 @@ SHOWN = 100  # images that kinds of objects are found in
 
 MAKE = flags.DEFINE_string("make", None, "Make the images, and write them to this folder.")
 SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
-TRUTH = flags.DEFINE_string("truth", None, "truth.json beside the images that it was written of.")
+TRUTH = flags.DEFINE_string("truth", None, "truth.json, which --make writes beside the images.")
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its sprites.")
 PICTURE = flags.DEFINE_string("picture", "kinds.png", "The picture to write.")
 
@@ -52,7 +52,7 @@ def run(
 def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]) -> str:
     """What launch/infer.py wrote as .jsonl, against the true centres in each image."""
     centres = json.loads(pathlib.Path(truth).read_text())
-    matched = there = claimed = right = 0
+    matched = total = claimed = right = 0
     for line in pathlib.Path(found).read_text().splitlines():
         record = json.loads(line)
         true = np.array(centres[record["image"]]).reshape(-1, 2)
@@ -60,11 +60,11 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
         seen = np.array([[thing["row"], thing["column"]] for thing in wanted]).reshape(-1, 2)
         i, j = evaluation.match(seen, true)
         matched += int((np.linalg.norm(seen[i] - true[j], axis=-1) <= near).sum())
-        there, claimed = there + len(true), claimed + len(seen)
+        total, claimed = total + len(true), claimed + len(seen)
         right += len(true) == len(seen)
     return (
-        f"{len(centres)} images with {there:,} objects: the count is right in "
-        f"{right / len(centres):.2%} of the images; recall {matched / max(there, 1):.2%}, "
+        f"{len(centres)} images with {total:,} objects: the count is right in "
+        f"{right / len(centres):.2%} of the images; recall {matched / max(total, 1):.2%}, "
         f"precision {matched / max(claimed, 1):.2%} within {near:g} pixels"
     )
 

@@ -9,7 +9,7 @@
     python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json \\
         --checkpoint=runs/page --picture=type_case.png
 
-Pages are dark on white, in a typewriter's even spacing, since LAVAE knows objects that do not
+Pages are dark on white, in a typewriter's even spacing, since LAVAE expects objects that do not
 touch. The words are those of the project's licence, in random order. The picture is the type case
 that the model discovers: letters grouped by what they look like.
 """

@@ -27,7 +27,7 @@ IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `trai
 
 MOST = 12  # seeds in an image
 APART = 3.0  # pixels
-FINE = 4  # a pixel is the mean over so many places in each direction
+FINE = 4  # a pixel is the mean over so many samples in each direction
 NOISE = 0.04  # its standard deviation; pixels are from 0 to 1
 NEAR = 2.0  # pixels within which a centre is right
 

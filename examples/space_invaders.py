@@ -30,7 +30,7 @@ EVERY = 7  # frames of the game; an odd number, since some things are drawn in e
 EXPLOSION = 25  # frames that it takes, at most
 NARROWEST = 4  # pixels; shots are up to 2 wide
 NEAR = 2.0  # pixels within which a centre is right
-# The game's memory: masks of the six rows, from the lowest, and the place of the first invader.
+# The game's memory: masks of the six rows, from the lowest, and the location of the first invader.
 MASKS, DOWN, RIGHT = slice(18, 24), 16, 26
 PITCH = np.array([18, 16])
 

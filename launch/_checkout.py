@@ -1,8 +1,21 @@
-"""Imported first: finds the project's packages from any folder, and prepares the process."""
+"""How the programs of a checkout start: their first import, and its function their first call."""
 
+import importlib
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-from lavae_jax.commands import program as program
+
+def prepare() -> None:
+    """Finds the project's packages from any folder, and prepares the process."""
+    sys.path.insert(0, str(ROOT))
+    from lavae_jax.commands import startup
+
+    startup.prepare()
+
+
+def run(command: str) -> None:
+    """Runs the command `lavae COMMAND`."""
+    prepare()
+    importlib.import_module(f"lavae_jax.commands.{command}").run()

@@ -4,7 +4,7 @@
     python launch/benchmark.py --model=paper --batch_size=8
     python launch/benchmark.py --what=prior --components=10000
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
-    python launch/benchmark.py --what=playground --visitors=20 --seconds=60
+    python launch/benchmark.py --what=playground --clients=20 --seconds=60
 
 `forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
 gradient includes its forward pass. `share` is a part's share of the whole gradient.
@@ -18,7 +18,10 @@ For the playground: the time until the first answer, answers per second, and the
 Each of the clients waits for `--think` seconds, on average, after each answer.
 """
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import flags
 from benchmarks import input as input_pipeline
 from benchmarks import model, playground, prior, timing

@@ -7,7 +7,10 @@ python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
 
 import time
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import flags
 
 import datasets

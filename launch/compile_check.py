@@ -15,7 +15,10 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing is run
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import flags
 from ml_collections import config_flags
 

@@ -8,7 +8,10 @@ The arguments are runs' folders, or the names of shipped weights.
 
 import pathlib
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import app, flags
 
 from lavae_jax import figures, model_files
@@ -36,8 +39,8 @@ def main(names: list[str]) -> None:
     runs = {pathlib.Path(name).name: read(name) for name in names}
     for metric in METRICS.value:
         if not any(metric in record for records in runs.values() for record in records):
-            there = sorted(set().union(*(r for records in runs.values() for r in records)))
-            raise app.UsageError(f"--metric={metric}: there are {', '.join(there)}")
+            known = sorted(set().union(*(r for records in runs.values() for r in records)))
+            raise app.UsageError(f"--metric={metric}: expected one of {', '.join(known)}")
     figures.save(figures.compared(runs, METRICS.value, HIGHEST.value), output)
     print(f"written to {output}")
 

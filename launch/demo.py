@@ -1,8 +1,6 @@
 """The command `lavae demo`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import demo
+import _checkout
 
 if __name__ == "__main__":
-    demo.run()
+    _checkout.run("demo")

@@ -1,8 +1,6 @@
 """The command `lavae evaluate`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import evaluate
+import _checkout
 
 if __name__ == "__main__":
-    evaluate.run()
+    _checkout.run("evaluate")

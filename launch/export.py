@@ -1,8 +1,6 @@
 """The command `lavae export`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import export
+import _checkout
 
 if __name__ == "__main__":
-    export.run()
+    _checkout.run("export")

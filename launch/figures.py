@@ -7,7 +7,10 @@
 Each figure is written as PNG and PDF, under a name that says what it is.
 """
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import app, flags
 
 import datasets
@@ -26,7 +29,7 @@ FIGURE = flags.DEFINE_list("figure", list(FIGURES), f"Which to draw, of {', '.jo
 flags.register_validator(
     "figure",
     lambda names: set(names) <= set(FIGURES),
-    f"there are only {', '.join(FIGURES)}",
+    f"expected one of {', '.join(FIGURES)}",
 )
 SEED = flags.DEFINE_integer("seed", 0, "Picks objects and samples.")
 ROWS = flags.DEFINE_integer("rows", 6, "Scenes in a figure.", lower_bound=1)
@@ -38,7 +41,7 @@ def load_beside(model: lavae_jax.Model, name: str) -> lavae_jax.Model | lavae_ja
     other = lavae_jax.load(name)
     ours, theirs = (m.config.dataset.name for m in (model, other))
     if ours != theirs:
-        raise app.UsageError(f"--beside={name} knows {theirs}, --checkpoint {ours}")
+        raise app.UsageError(f"--beside={name} was trained on {theirs}, --checkpoint on {ours}")
     return other
 
 

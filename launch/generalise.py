@@ -11,7 +11,10 @@ right and the distance of centres as a picture and, beside it, as JSON.
 import itertools
 import json
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 import numpy as np
 from absl import flags
 

@@ -1,8 +1,6 @@
 """The command `lavae infer`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import infer
+import _checkout
 
 if __name__ == "__main__":
-    infer.run()
+    _checkout.run("infer")

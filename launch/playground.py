@@ -1,8 +1,6 @@
 """The command `lavae playground`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import playground
+import _checkout
 
 if __name__ == "__main__":
-    playground.run()
+    _checkout.run("playground")

@@ -1,8 +1,6 @@
 """The command `lavae show`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import show
+import _checkout
 
 if __name__ == "__main__":
-    show.run()
+    _checkout.run("show")

@@ -8,7 +8,10 @@ data set by the same recipe with different seeds are one row: mean ± standard d
 over seeds. What was not measured as in the paper has a row of its own, and a note.
 """
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 from absl import flags
 
 from lavae_jax import table

@@ -1,8 +1,6 @@
 """The command `lavae train`, from a checkout."""
 
-import _checkout  # noqa: F401
-
-from lavae_jax.commands import train
+import _checkout
 
 if __name__ == "__main__":
-    train.run()
+    _checkout.run("train")

@@ -155,9 +155,10 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     sizes = [size for size in sizes if size[0] and not tiles.is_large(size)][:SIZES_WITH_BOUND]
     fitting: dict[tuple[int, int], list[int]] = {}
     for k, (image, one) in enumerate(zip(readable, detected, strict=True)):
-        few = one.num_detected <= model.settings.max_objects
-        enough = math.prod(one.canvas) >= model.settings.max_objects
-        if few and enough and one.canvas in sizes and is_binary(image.grey):
+        in_support = one.num_detected <= model.settings.max_objects
+        enough_pixels = math.prod(one.canvas) >= model.settings.max_objects
+        is_allowed = in_support and enough_pixels and one.canvas in sizes
+        if is_allowed and is_binary(image.grey):
             fitting.setdefault(one.canvas, []).append(k)
     bounds, plain = {}, model.with_preprocessing(invert=False)  # for what it sees
     for group in fitting.values():

@@ -63,7 +63,7 @@ def _canvas(canvas: Any) -> tuple[int, int]:
 
 
 def _image_keys(key: Key, indices: Sequence[int]) -> chex.PRNGKey:
-    """A key for the image at each place, whatever batches they come in."""
+    """A key for the image of each index, whatever batches they come in."""
     key = _as_key(key)
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(indices, np.int32))
 

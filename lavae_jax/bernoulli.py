@@ -8,8 +8,8 @@ where no sprite reaches and passes 1 where sprites meet. It is made one by
     p    = ε + (1 - ε) s(λ).
 
 A pixel that no sprite explains costs -log ε instead of infinity, and the slope of
-log p with respect to λ is never 0: a lit pixel under an empty canvas pulls sprites
-towards it, and a dark pixel under two sprites pushes them away as 1 / (λ - 1 + 2 δ),
+log p with respect to λ is never 0: a foreground pixel under an empty canvas pulls sprites
+towards it, and a background pixel under two sprites pushes them away as 1 / (λ - 1 + 2 δ),
 where clipping would leave it alone.
 """
 
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import optax
 
 EPSILON = 1e-6  # costs D ε = 0.004 nats on a black 64x64 canvas
-DELTA = 1e-4  # costs δ/2 nats for a lit pixel under a sprite of 1
+DELTA = 1e-4  # costs δ/2 nats for a foreground pixel under a sprite of 1
 FOREGROUND = 0.5  # pixels and pixel means above it belong to an object
 
 
 def pixel_means(intensity: jax.Array) -> jax.Array:
-    """p, the probability that a pixel is lit, for sums of sprites λ >= 0."""
-    return _lit_and_dark(intensity)[0]
+    """p, the probability that a pixel is foreground, for sums of sprites λ >= 0."""
+    return _probabilities(intensity)[0]
 
 
 def is_foreground(values: jax.Array) -> jax.Array:
@@ -34,8 +34,8 @@ def is_foreground(values: jax.Array) -> jax.Array:
 
 def log_prob(x: jax.Array, intensity: jax.Array) -> jax.Array:
     """log p(x | λ) of each pixel x, 0 or 1."""
-    lit, dark = _lit_and_dark(intensity)
-    return x * jnp.log(lit) + (1 - x) * jnp.log(dark)
+    foreground, background = _probabilities(intensity)
+    return x * jnp.log(foreground) + (1 - x) * jnp.log(background)
 
 
 def sum_pixels(log_p: jax.Array) -> jax.Array:
@@ -49,7 +49,7 @@ def sum_pixels(log_p: jax.Array) -> jax.Array:
     return jnp.matmul(flat, ones, precision=jax.lax.Precision.HIGHEST)
 
 
-def _lit_and_dark(intensity):
+def _probabilities(intensity):
     """p and 1 - p, each with all its digits.
 
     λ below 0 is noise of a Fourier transform: its value is 0, its slope that of λ = 0.
@@ -58,9 +58,10 @@ def _lit_and_dark(intensity):
     noise = jnp.minimum(jax.lax.stop_gradient(intensity), 0)
     below = jnp.where(saturated, 0.0, intensity - noise)
     above = jnp.where(saturated, intensity, 1.0)
-    dark = (1 - EPSILON) * jnp.where(saturated, DELTA**2 / (above - 1 + 2 * DELTA), 1 - below)
-    lit = jnp.where(saturated, 1 - dark, EPSILON + (1 - EPSILON) * below)
-    return lit, dark
+    tail = DELTA**2 / (above - 1 + 2 * DELTA)
+    background = (1 - EPSILON) * jnp.where(saturated, tail, 1 - below)
+    foreground = jnp.where(saturated, 1 - background, EPSILON + (1 - EPSILON) * below)
+    return foreground, background
 
 
 def log_prob_from_logits(x: jax.Array, logits: jax.Array) -> jax.Array:

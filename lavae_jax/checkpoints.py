@@ -83,7 +83,7 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
         meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
         (unfinished / _META).write_text(json.dumps(meta, indent=1))
         _sync(unfinished)
-        if final.exists():  # damaged, or of a longer run that was taken up again before it
+        if final.exists():  # damaged, or of a longer run that was resumed before it
             shutil.rmtree(final)
         os.rename(unfinished, final)
         _sync_folder(folder)
@@ -115,7 +115,7 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
     """The newest whole checkpoint; damaged ones are passed over with a warning.
 
     None if there is not even a damaged one. If there are only such, that is an error:
-    whoever took it for none would start anew and overwrite what may be mended.
+    whoever took it for none would start anew and overwrite what may be fixed.
     """
     damaged = []
     for step in reversed(steps(folder)):
@@ -140,8 +140,7 @@ def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
     """Deletes all but the last `keep` and the one with the lowest `metric` of its meta.
 
     `newest` is the step that was just saved. Later ones could not be read when the run was
-    taken up, so they do not count, and stay for whoever wants to look at them; the same
-    goes for damaged ones.
+    resumed, so they do not count, and are kept for inspection, as are damaged ones.
     """
     whole = {}
     for step in steps(folder):

@@ -202,7 +202,7 @@ def open_crops(config: ConfigDict) -> Crops:
 
 def settle(config: ConfigDict) -> None:
     """Puts into the config the number that Otsu's method finds, so that a trained model knows
-    it, and a fingerprint of the images, so that a run is not taken up with others."""
+    it, and a fingerprint of the images, so that a run is not resumed with others."""
     dataset = config.dataset
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     dataset.images = f"{len(images)} (content {images.fingerprint})"
@@ -231,14 +231,14 @@ class Parts(NamedTuple):
 
     side: np.ndarray  # of each: the larger one of its box
     count: np.ndarray  # of each crop
-    lit: float  # the share of pixels
+    foreground: float  # the share of pixels
 
 
 def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
     """Of images spread evenly over all of them. Specks of a pixel or two do not count."""
     import skimage.measure
 
-    sides, counts, lit = [], [], []
+    sides, counts, foreground = [], [], []
     for i in _evenly(len(crops), most):
         image = crops.read([i])["image"][0].max(-1) > 0
         regions = skimage.measure.regionprops(skimage.measure.label(image))
@@ -246,30 +246,31 @@ def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
         sides += [max(bottom - top, right - left) for top, left, bottom, right in boxes]
         counts.append(len(boxes))
         height, width = np.minimum(crops.shapes[i], crops.canvas)
-        lit.append(image[:height, :width].mean())
-    return Parts(np.array(sides, int), np.array(counts, int), float(np.mean(lit)))
+        foreground.append(image[:height, :width].mean())
+    return Parts(np.array(sides, int), np.array(counts, int), float(np.mean(foreground)))
 
 
-def check_light(lit: float, preprocessing: Preprocessing) -> None:
-    """Refuses images that are black, or mostly lit."""
+def check_foreground(share: float, preprocessing: Preprocessing) -> None:
+    """Refuses images that are black, or mostly foreground."""
     threshold = preprocessing.threshold
     threshold = threshold if isinstance(threshold, str) else f"{threshold:.3g}"
-    if lit == 0:
+    if share == 0:
         raise ImageError(
             f"every pixel is black (threshold {threshold}). Objects must be bright: invert dark "
             "ones (config.dataset.invert=True, --invert), or set the threshold"
         )
-    if lit > MOSTLY_FOREGROUND:
+    if share > MOSTLY_FOREGROUND:
         raise ImageError(
-            f"{lit:.0%} of the pixels are lit (threshold {threshold}), but objects are bright on "
-            "black: invert dark ones (config.dataset.invert=True, --invert), or set the threshold"
+            f"{share:.0%} of the pixels are foreground (threshold {threshold}), but objects are "
+            "bright on black: invert dark ones (config.dataset.invert=True, --invert), or set the "
+            "threshold"
         )
 
 
 def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     """Refuses what cannot be learnt from, and says what looks wrong."""
     found = parts(crops)
-    check_light(found.lit, crops.preprocessing)
+    check_foreground(found.foreground, crops.preprocessing)
     if min(crops.canvas) < sprite_size:
         raise ImageError(
             f"a canvas of {crops.canvas[0]}x{crops.canvas[1]} is smaller than a sprite of "

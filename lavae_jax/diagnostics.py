@@ -32,7 +32,7 @@ def location_diagnostics(
 
     Args:
         settings: of the model.
-        detection: what the location network says of the images.
+        detection: what the location network finds in the images.
         drawn: pixels [B, S] sampled from q(z_loc | n, x), of which the first `used` [B] count.
         used: how many were sampled.
         count: [B], the true number of objects, or the inferred one if that is not known.

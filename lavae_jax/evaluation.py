@@ -115,8 +115,7 @@ def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
 def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
     """Accuracy, over- and under-counting, and the confusion matrix (rows: true counts)."""
     size = int(max(inferred.max(), true.max())) + 1
-    confusion = np.zeros((size, size), int)
-    np.add.at(confusion, (true, inferred), 1)
+    confusion = sklearn.metrics.confusion_matrix(true, inferred, labels=np.arange(size))
     return {
         "count_accuracy": float((inferred == true).mean()),
         "overcounted": float((inferred > true).mean()),
@@ -179,7 +178,7 @@ def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[s
 
 
 def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
-    """`object_scores` in a few numbers; none where there are no objects."""
+    """Summaries of `object_scores`; those of objects are absent if there are none."""
     distance, ari = (
         per_image[name][~np.isnan(per_image[name])] for name in ("distance", "foreground_ari")
     )
@@ -201,7 +200,7 @@ def disentanglement(
 ) -> dict[str, Any]:
     """What happens to the other objects when one is changed in latent space.
 
-    Of each scene with two objects or more, the first is moved to the farthest place from
+    Of each scene with two objects or more, the first is moved as far as possible from
     the others, or given the appearance of a prior sample. The scene is rendered, its
     pixels rounded, and inferred again; the others should be where and what they were.
     """
@@ -221,7 +220,7 @@ def disentanglement(
     noise = rng.normal(size=(len(scene), model.settings.latent_size))
     z = model.sample_appearances(noise, rng.uniform(size=len(scene)))
     edits = {
-        "move": scene.move(0, _farthest(scene, model.settings.sprite_size)),
+        "move": scene.move(0, _farthest_location(scene, model.settings.sprite_size)),
         "appearance": scene.with_appearance(0, z),
     }
     report: dict[str, Any] = {"scenes": len(scene)}
@@ -236,8 +235,8 @@ def _rounded(model: Model, scene: Scene) -> np.ndarray:
     return likelihoods.of(model.settings).is_foreground(means).astype(np.float32)
 
 
-def _farthest(scene: Scene, size: int) -> np.ndarray:
-    """[B, 2]: the place inside the canvas that is farthest from all objects but the first."""
+def _farthest_location(scene: Scene, size: int) -> np.ndarray:
+    """[B, 2]: the location inside the canvas that is farthest from all objects but the first."""
     height, width = scene.canvas
     margin = size // 2
     grid = np.stack(
@@ -247,16 +246,16 @@ def _farthest(scene: Scene, size: int) -> np.ndarray:
         axis=-1,
     ).reshape(-1, 2)
     location, present = np.asarray(scene.location), np.asarray(scene.present)
-    places = []
+    chosen = []
     for where, there in zip(location, present, strict=True):
         others = where[1:][there[1:]]
         nearest = np.abs(grid[:, None] - others[None]).max(-1).min(1)
-        places.append(grid[nearest.argmax()])
-    return np.array(places)
+        chosen.append(grid[nearest.argmax()])
+    return np.array(chosen)
 
 
 def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, Any]:
-    """Each object but the first is looked for at its place, before and after the edit."""
+    """Each object but the first is looked for at its location, before and after the edit."""
     moved, changed, lost, total = [], [], 0, 0
     spread = np.asarray(before.appearance)[np.asarray(before.present)].std(0).mean()
     arrays = [
@@ -265,8 +264,8 @@ def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, An
     for b in range(len(scene)):
         for k in range(1, int(scene.count[b])):
             total += 1
-            place = np.asarray(scene.location[b, k])
-            found = [_nearest(place, *(a[b] for a in part)) for part in arrays]
+            target = np.asarray(scene.location[b, k])
+            found = [_nearest(target, *(a[b] for a in part)) for part in arrays]
             if any(f is None for f in found):
                 lost += 1
                 continue
@@ -282,10 +281,10 @@ def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, An
     }
 
 
-def _nearest(place, location, appearance, present, reach: float = 4.0):
-    """The object nearest to a place, if there is one within reach."""
+def _nearest(target, location, appearance, present, reach: float = 4.0):
+    """The object nearest to the location `target`, if one is within reach."""
     if not present.any():
         return None
-    distance = np.linalg.norm(location[present] - place, axis=-1)
+    distance = np.linalg.norm(location[present] - target, axis=-1)
     k = distance.argmin()
     return (location[present][k], appearance[present][k]) if distance[k] <= reach else None

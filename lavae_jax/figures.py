@@ -113,8 +113,8 @@ def panels(
 
     def write(text: str, x: float, y: float, align: str) -> None:
         """At inches from the left and from the bottom."""
-        place = (x / width, (y + 0.3 * font / 72) / height)
-        figure.text(*place, text, fontsize=font, ha=align, va="baseline", linespacing=1.1)
+        position = (x / width, (y + 0.3 * font / 72) / height)
+        figure.text(*position, text, fontsize=font, ha=align, va="baseline", linespacing=1.1)
 
     bottom = next(bottoms)
     for (title, n), end in zip(blocks.items(), ends, strict=True):
@@ -179,9 +179,9 @@ def _draw_cross(axis: Axes, cross: Cross, canvas: tuple[int, int], scale: float)
     _write_on(axis, cross.label, "white", scale, x=x, y=y, ha=align, va="center")
 
 
-def _write_on(axis: Axes, text: str, color: str, scale: float, **place) -> None:
+def _write_on(axis: Axes, text: str, color: str, scale: float, **position) -> None:
     font = max(5.5 * scale, 3.5)
-    axis.text(s=text, color=color, fontsize=font, path_effects=_outline(scale), **place)
+    axis.text(s=text, color=color, fontsize=font, path_effects=_outline(scale), **position)
 
 
 def _outline(scale: float) -> list[patheffects.AbstractPathEffect]:
@@ -195,7 +195,7 @@ def _outline(scale: float) -> list[patheffects.AbstractPathEffect]:
 def reconstructions(images, means, scene: Scene | None = None, sprites=None, **kwargs) -> Figure:
     """A row for each image: input, reconstruction, locations, and the objects' sprites.
 
-    Of a model that knows no objects, there are the first two.
+    A model without objects has the first two only.
     """
     images, means = np.asarray(images), np.asarray(means)
     rows = [[Panel(image), Panel(mean)] for image, mean in zip(images, means, strict=True)]

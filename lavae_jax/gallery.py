@@ -157,7 +157,7 @@ class Gallery:
         path = middle + reach * np.stack([np.sin(angles), np.cos(angles)], axis=-1)
         path = path.astype(int)
         titles = ["reconstruction", *(f"moved to ({row}, {column})" for row, column in path)]
-        moved = [scene, *(scene.move(chosen, place) for place in path)]
+        moved = [scene, *(scene.move(chosen, location) for location in path)]
         columns = [_rendered(self.model, each, {"": chosen}) for each in moved]
         return self._panels(_transposed(columns), column_titles=titles)
 

@@ -85,7 +85,7 @@ def sprites(lavae: LAVAE, scene: Scene) -> jax.Array:
 
 
 def render(lavae: LAVAE, scene: Scene) -> jax.Array:
-    """Pixel means [B, H, W, C]: the probability that a pixel is lit."""
+    """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
     drawn, objects = _decode_scene(lavae, scene)
     where = Locations.hard(scene.pixel)
     total = intensity(drawn, where, objects, len(scene), scene.canvas)

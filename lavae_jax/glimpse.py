@@ -67,8 +67,9 @@ class Decoder(nn.Module):
         rows, columns = jnp.moveaxis(jax.nn.softmax(-jnp.exp(focus) * distance), -2, 0)
         shape = (self.kernel, self.kernel, self.channels)
         sprites = nn.Dense(int(np.prod(shape)))(features).reshape(*z.shape[:3], *shape)
-        dark = self.param("dark", nn.initializers.constant(BACKGROUND), (self.channels,))
-        return draw(sprites, strength * rows, columns) + dark
+        initial = nn.initializers.constant(BACKGROUND)
+        background = self.param("dark", initial, (self.channels,))
+        return draw(sprites, strength * rows, columns) + background
 
 
 def _offsets(cell: int) -> np.ndarray:

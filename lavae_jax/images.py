@@ -131,7 +131,7 @@ def _open(path: pathlib.Path) -> Image.Image:
 
 
 def read_image(path: pathlib.Path) -> np.ndarray:
-    """[H, W] or [H, W, 3] as it is stored, turned upright; what is transparent is black."""
+    """[H, W] or [H, W, 3] as it is stored, rotated upright; what is transparent is black."""
     try:
         with _open(path) as image:
             if (pages := getattr(image, "n_frames", 1)) > 1:
@@ -228,8 +228,8 @@ def _open_array(path: pathlib.Path, member: str) -> _Array:
                 name = members.files[0]
             if name not in members:
                 there = ", ".join(members.files)
-                wanted = f"no array {member!r}" if member else f"none of {', '.join(MEMBERS)}"
-                raise ImageError(f"{path} has {wanted}; name one with `member`: {there}")
+                missing = f"no array {member!r}" if member else f"none of {', '.join(MEMBERS)}"
+                raise ImageError(f"{path} has {missing}; name one with `member`: {there}")
             counts_in = path if "count" in members and name != "count" else None
             return _checked_array(members[name], f"{path}:{name}", counts_in)
     except (TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
@@ -242,7 +242,7 @@ def _checked_array(array: np.ndarray, name: str, counts_in: pathlib.Path | None 
     if 0 in array.shape:
         raise ImageError(f"{name} has shape {array.shape}: there is no image in it")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] not in (1, 3)):
-        raise ImageError(f"{name} has shape {array.shape}; wanted is [N, H, W] or [N, H, W, C]")
+        raise ImageError(f"{name} has shape {array.shape}; expected [N, H, W] or [N, H, W, C]")
     return _Array(array, name, counts_in)
 
 

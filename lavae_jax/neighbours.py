@@ -14,7 +14,7 @@ from jax import lax
 
 NEAR = 8  # components that a training step evaluates for an object, or all if they are fewer
 SKETCH_SIZE = 32  # numbers
-# An object that is found a pixel beside its place looks much the same.
+# So that the sketch of an object that is found a pixel off its location changes little.
 BLUR = np.outer([1, 2, 1], [1, 2, 1])
 BATCH_SIZE = 1024  # objects
 

@@ -283,8 +283,8 @@ def blur(maps: jax.Array, factor: int) -> jax.Array:
 
 
 def _tent(length: int, reach: int) -> jax.Array:
-    place = jnp.arange(length)
-    weights = jnp.maximum(reach - jnp.abs(place[:, None] - place), 0)
+    position = jnp.arange(length)
+    weights = jnp.maximum(reach - jnp.abs(position[:, None] - position), 0)
     return weights / weights.sum(1, keepdims=True)
 
 
@@ -298,8 +298,8 @@ def filtered(maps: jax.Array, weights: np.ndarray) -> jax.Array:
 
 
 def _band(length: int, weights: np.ndarray) -> np.ndarray:
-    place = np.arange(length)
-    offset = place - place[:, None] + len(weights) // 2
+    position = np.arange(length)
+    offset = position - position[:, None] + len(weights) // 2
     inside = (offset >= 0) & (offset < len(weights))
     band = np.where(inside, weights[np.clip(offset, 0, len(weights) - 1)], 0)
     return band.astype(np.float32)

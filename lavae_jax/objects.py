@@ -23,7 +23,7 @@ class Measured(NamedTuple):
 
     row: float  # the centre of mass of its sprite
     column: float
-    top: int  # its box: the pixels that are more likely lit than not
+    top: int  # its box: the pixels that are more likely foreground than not
     left: int
     height: int
     width: int
@@ -96,7 +96,7 @@ def record(
     unexplained: float | None,
     log_p: float | None,
 ) -> Record:
-    """All that is to be said of an image.
+    """The record of an image.
 
     unexplained: the share of its foreground that no sprite covers; None if it has none.
     log_p: the bound on log p(x) in nats, where the image is binary.
@@ -120,7 +120,7 @@ def failure(name: str, error: str) -> Record:
 
 
 def _write_csv(records: Iterable[Record], path: pathlib.Path) -> list[pathlib.Path]:
-    """Objects, and beside them a summary of the images."""
+    """A file of objects, and one of images."""
     summary = path.with_name(f"{path.stem}_images{path.suffix}")
     with path.open("w", newline="") as objects, summary.open("w", newline="") as images:
         rows = csv.writer(objects)
@@ -177,11 +177,11 @@ WRITERS: dict[str, Callable[[Iterable[Record], pathlib.Path], list[pathlib.Path]
 }
 
 
-class Unfinished:
-    """Records on their way to a file, which is written when all are there.
+class PartialRecords:
+    """Records that are collected for a file, which is written when all of them are complete.
 
-    Until then they are beside it, so that a run with the same flags, `about`, goes on after an
-    interruption. Those of a run with other flags go.
+    Until then they are stored in a file next to it, so that a run with the same flags, `about`,
+    resumes after an interruption. Those of a run with other flags are discarded.
     """
 
     def __init__(self, output: pathlib.Path, about: dict[str, Any]):

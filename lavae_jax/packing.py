@@ -1,8 +1,8 @@
 """Only slots that hold an object are computed.
 
 Each of B images has S slots, of which the first n hold an object. Compiled shapes
-are static, so the objects of the whole batch are packed into P places; a batch
-with 1.5 objects an image then pays for P = 1.5 B or so instead of S B.
+are static, so the objects of the whole batch are packed into arrays of a capacity of P
+entries; a batch with 1.5 objects an image then pays for P = 1.5 B or so instead of S B.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class Budget(NamedTuple):
-    """How many objects are computed: S slots an image, P places in a batch."""
+    """How many objects are computed: S slots an image, a capacity of P in a batch."""
 
     num_slots: int
     capacity: int
@@ -24,7 +24,7 @@ class Budget(NamedTuple):
 
 
 class PackedObjects(NamedTuple):
-    """P places. The first of them hold the objects of the batch, image after image."""
+    """P entries. The first of them hold the objects of the batch, image after image."""
 
     image: jax.Array  # [P] int32
     slot: jax.Array  # [P] int32
@@ -50,11 +50,10 @@ class PackedObjects(NamedTuple):
 
 
 def fit(count: jax.Array, budget: Budget) -> tuple[jax.Array, jax.Array]:
-    """Counts [B] that fit into S slots an image and P places in all, and what was cut.
+    """Counts [B] that fit S slots an image and the capacity P, and the number of objects cut.
 
-    An image that finds the places taken by those before it gets what is left; the
-    number of objects that were cut is returned to be reported. With capacity = S B
-    and S = M there is never any.
+    Where the images before it leave too little capacity, an image keeps fewer objects. With
+    capacity = S B and S = M, none is ever cut.
     """
     kept = jnp.minimum(count, budget.num_slots)
     end = jnp.minimum(jnp.cumsum(kept), budget.capacity)
@@ -65,9 +64,9 @@ def fit(count: jax.Array, budget: Budget) -> tuple[jax.Array, jax.Array]:
 def pack(count: jax.Array, capacity: int) -> PackedObjects:
     """The objects of images with counts [B], which fit the capacity."""
     end = jnp.cumsum(count)
-    place = jnp.arange(capacity, dtype=count.dtype)
-    valid = place < end[-1]
-    image = jnp.searchsorted(end, place, side="right").astype(jnp.int32)
+    entry = jnp.arange(capacity, dtype=count.dtype)
+    valid = entry < end[-1]
+    image = jnp.searchsorted(end, entry, side="right").astype(jnp.int32)
     image = jnp.minimum(image, len(count) - 1)
-    slot = jnp.where(valid, place - (end - count)[image], 0)
+    slot = jnp.where(valid, entry - (end - count)[image], 0)
     return PackedObjects(image, slot, valid)

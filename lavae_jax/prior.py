@@ -5,7 +5,7 @@ a thousand tight clusters, which a mixture of as many Gaussians describes and N(
 
     p(z) = (1 - ε) Σ_k w_k N(z; μ_k, v_k) + ε N(z; 0, I)
 
-The last term is not learnt. Without it, an object that no component knows has next to no
+The last term is not learnt. Without it, an object without a component has next to no
 density, and one such object decides the mean over all scenes; with it, an object costs at most
 -log ε = 4.6 nats more than under N(0, I).
 """
@@ -73,9 +73,8 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
 def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -> jax.Array:
     """log p(z) of appearances [P, L].
 
-    near [P, N]: the components that are asked for each, if not all. What the others have is
-    left out, so that this is a bound on log p(z) from below, for a time that does not grow
-    with K.
+    near [P, N]: the components that are evaluated for each, if not all. The others are left out, so
+    that this is a lower bound on log p(z), in a time that does not grow with K.
     """
     learnt = _log_learnt(mixture, z) if near is None else _log_learnt_near(mixture, z, near)
     standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)

@@ -13,7 +13,7 @@ Index = int | jax.Array  # of an object: one number, or one for each scene
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Scene:
-    """B scenes with room for M objects each; the first `count` places are taken.
+    """B scenes with M slots each, of which the first `count` hold an object.
 
     An immutable pytree that can be indexed and sliced along B (`scene[3]` is a batch of
     one). Every edit returns a new scene and takes either one argument for all scenes or
@@ -25,7 +25,7 @@ class Scene:
     location: jax.Array  # [B, M, 2] int32: row and column, -1 where absent
     appearance: jax.Array  # [B, M, L], 0 where absent
     canvas: tuple[int, int] = dataclasses.field(metadata={"static": True})
-    # The fingerprint of the model whose appearances these are; None if nobody knows.
+    # The fingerprint of the model whose appearances these are; None if unknown.
     model_fingerprint: str | None = dataclasses.field(default=None, metadata={"static": True})
     # [B, M]: the probability that there is an object, 0 where absent; None if it was not inferred.
     score: jax.Array | None = None
@@ -58,7 +58,7 @@ class Scene:
 
     @property
     def present(self) -> jax.Array:
-        """[B, M]: which places hold an object."""
+        """[B, M]: which slots hold an object."""
         return jnp.arange(self.location.shape[1]) < self.count[:, None]
 
     # --- a batch -----------------------------------------------------------------
@@ -128,7 +128,7 @@ class Scene:
     # --- edits -------------------------------------------------------------------
 
     def swap(self, i: Index, j: Index) -> "Scene":
-        """Objects i and j change places: the paper's reordering of locations."""
+        """Objects i and j swap locations: the paper's reordering."""
         at_i, at_j = self._at(i), self._at(j)
         both = (at_i.any(1) & at_j.any(1))[:, None]
         of_i = jnp.sum(jnp.where(at_i[..., None], self.location, 0), 1, keepdims=True)
@@ -138,15 +138,15 @@ class Scene:
         return self._replace(location=jnp.where(both[..., None], moved, self.location))
 
     def move(self, i: Index, to: jax.Array) -> "Scene":
-        """Object i goes to (row, column); `render` takes the nearest pixel of the canvas."""
+        """Moves object i to (row, column); `render` takes the nearest pixel of the canvas."""
         return self._put(self._at(i), to, None)
 
     def with_appearance(self, i: Index, z: jax.Array) -> "Scene":
-        """Object i looks as z [L] or [B, L] says."""
+        """Gives object i the appearance z [L] or [B, L]."""
         return self._put(self._at(i), None, z)
 
     def remove(self, i: Index) -> "Scene":
-        """Object i goes; those after it move up by one place."""
+        """Removes object i; those after it move up by one slot."""
         at = self._at(i)
         after = jnp.cumsum(at, 1) > 0  # from i on, where there is an i
 
@@ -164,7 +164,7 @@ class Scene:
         )
 
     def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":
-        """One more object, in the first free place; its score is 1."""
+        """Adds an object in the first free slot; its score is 1."""
         slots = jnp.arange(self.location.shape[1])
         first_free = slots == self.count[:, None]  # nowhere if there is no room
         score = None if self.score is None else jnp.where(first_free, 1.0, self.score)
@@ -184,13 +184,13 @@ class Scene:
         return self._replace(**changes)
 
     def _at(self, i: Index) -> jax.Array:
-        """[B, M]: the place of object i, nowhere if there is none."""
+        """[B, M]: True in the slot of object i, nowhere if it is absent."""
         slots = self.location.shape[1]
         if not isinstance(i, jax.core.Tracer):
             _check_whole("the index of an object", i)
             wrong = np.unique([k for k in np.ravel(i) if not 0 <= k < slots])
             if len(wrong):
-                raise IndexError(f"object {wrong[0]}: a scene has places 0 to {slots - 1}")
+                raise IndexError(f"object {wrong[0]}: a scene has slots 0 to {slots - 1}")
         i = jnp.broadcast_to(jnp.asarray(i), (len(self),))
         return (jnp.arange(slots) == i[:, None]) & self.present
 

@@ -3,8 +3,8 @@
 A result is a file that launch/evaluate.py wrote. Results of one model, data set and recipe that
 differ in their seeds alone make one row: mean ± standard deviation over seeds. A seed succeeds if
 its count accuracy reaches the paper's on `test`, and 99 % on the crowded split (the paper does not
-say whether its figure takes that in). A LAVAE with a learnt prior of appearances is not the
-paper's model: it has a row of its own, without the paper's figures.
+say whether its number includes that). A LAVAE with a learnt prior of appearances is not the
+paper's model: it has a row of its own, without the paper's numbers.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class TableError(UserError, ValueError):
 
 
 class Published(NamedTuple):
-    """Figures of Table 1: -log p(x), its spread, and the least count accuracy."""
+    """Numbers of Table 1: -log p(x), its spread, and the lowest count accuracy."""
 
     neg_bound: float
     spread: float
@@ -143,8 +143,10 @@ def _checked_fields(file: str, text: str) -> dict:
         if not isinstance(found[name], expected):
             raise TableError(f"{no_result}: its {name} is {found[name]!r}")
     if found["kind"] not in MODELS:
-        known = " and ".join(MODELS)
-        raise TableError(f"{file} is about a model of kind {found['kind']!r}; there are {known}")
+        known = ", ".join(MODELS)
+        raise TableError(
+            f"{file} is about a model of kind {found['kind']!r}; expected one of {known}"
+        )
     return found
 
 
@@ -155,7 +157,7 @@ def _checked_splits(file: str, splits: dict) -> dict[str, dict]:
                 f"{file} is not a result of launch/evaluate.py: its {split} is {scores!r}"
             )
     if "test" not in splits:
-        raise TableError(f"{file} has no figures of test, which the table needs")
+        raise TableError(f"{file} has no results of test, which the table needs")
     return splits
 
 

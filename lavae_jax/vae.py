@@ -100,7 +100,7 @@ _BASELINE = {
 
 
 class Stack(nn.Module):
-    """Stages, and a convolution that gives the number of features asked for."""
+    """Stages, and a convolution that gives the number of features requested."""
 
     stages: tuple[Callable, ...]
     width: int
@@ -313,12 +313,12 @@ def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
     side = min(side, height, width)
 
     def one(image, key):
-        pixel_key, place_key = jax.random.split(key)
-        lit = image.sum(-1).reshape(-1)
-        pixel = jax.random.categorical(pixel_key, jnp.log(lit + 1e-9))
-        place = jax.random.randint(place_key, (2,), 0, side)
-        row = jnp.clip(pixel // width - place[0], 0, height - side)
-        column = jnp.clip(pixel % width - place[1], 0, width - side)
+        pixel_key, offset_key = jax.random.split(key)
+        foreground = image.sum(-1).reshape(-1)
+        pixel = jax.random.categorical(pixel_key, jnp.log(foreground + 1e-9))
+        offset = jax.random.randint(offset_key, (2,), 0, side)
+        row = jnp.clip(pixel // width - offset[0], 0, height - side)
+        column = jnp.clip(pixel % width - offset[1], 0, width - side)
         return lax.dynamic_slice(image, (row, column, 0), (side, side, channels))
 
     return jax.vmap(one)(x, keys)

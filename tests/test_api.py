@@ -47,7 +47,7 @@ def scene(model):
     return model.infer(IMAGES)
 
 
-def test_a_scene_is_taken_apart(scene):
+def test_a_scene_is_decomposed(scene):
     assert scene.count.tolist() == [3, 2, 0]
     assert scene.location.shape == (3, 10, 2)
     found = {tuple(p) for p in np.asarray(scene.location[0, :3]).tolist()}
@@ -69,8 +69,8 @@ def test_a_round_trip_keeps_the_scene(model, scene):
         np.testing.assert_allclose(before, after, atol=1e-3)
 
 
-def object_at(scene, b, place):
-    return next(k for k in range(10) if scene.location[b, k].tolist() == list(place))
+def object_at(scene, b, location):
+    return next(k for k in range(10) if scene.location[b, k].tolist() == list(location))
 
 
 def test_edits_change_what_they_should_and_nothing_else(model, scene):
@@ -98,8 +98,8 @@ def test_sprites_are_those_of_the_objects(model, scene):
     sprites = np.asarray(model.sprites(scene)).round()
     assert sprites.shape == (3, 10, 5, 5, 1)
     for k in range(3):
-        lit = [[2, 2, 0]] + ([[2, 3, 0]] if scene.appearance[0, k, 0] == PAIR else [])
-        assert np.argwhere(sprites[0, k]).tolist() == lit
+        foreground = [[2, 2, 0]] + ([[2, 3, 0]] if scene.appearance[0, k, 0] == PAIR else [])
+        assert np.argwhere(sprites[0, k]).tolist() == foreground
     assert (sprites[0, 3:] == 0).all()
 
 
@@ -230,7 +230,7 @@ def test_bad_arguments_are_explained(model, call, error, message):
         call(model)
 
 
-def test_prior_samples_have_the_counts_asked_for(model):
+def test_prior_samples_have_the_counts_requested(model):
     scene = model.sample(0, 40, count=[4, 5], canvas=(30, 30))
     assert set(scene.count.tolist()) == {4, 5}
     images = np.asarray(model.render(scene))
@@ -307,7 +307,7 @@ def test_a_config_from_before_there_was_a_choice_of_prior_has_the_paper_s(model)
     assert old.settings.prior.kind == "normal"
 
 
-def test_a_mixture_of_the_two_objects_that_there_are_knows_little_else(model):
+def test_a_mixture_with_components_for_both_objects_samples_little_else(model):
     """Two narrow components, of which pairs have three quarters, and a share of N(0, I)."""
     share = prior.STANDARD_SHARE
     config, arrays = handmade.run_config(), handmade.arrays()
@@ -322,9 +322,9 @@ def test_a_mixture_of_the_two_objects_that_there_are_knows_little_else(model):
     assert is_pair.mean() == pytest.approx(0.75, abs=0.06)
     known = np.abs(z - np.where(is_pair[:, None], [PAIR, 0], 0)).max(1) < 1
     assert 0 < np.sum(~known) < 4 * share * len(z)
-    lit = (np.asarray(mixture.render(scene)) > 0.5).sum((1, 2, 3))
+    foreground = (np.asarray(mixture.render(scene)) > 0.5).sum((1, 2, 3))
     inside = known & (np.asarray(scene.location[:, 0, 1]) < 63)  # where a pair is not cut off
-    np.testing.assert_array_equal(lit[inside], (1 + is_pair)[inside])
+    np.testing.assert_array_equal(foreground[inside], (1 + is_pair)[inside])
     np.testing.assert_array_equal(mixture.infer(IMAGES).appearance, model.infer(IMAGES).appearance)
 
     mean, deviation = mixture.appearance_moments()
@@ -467,11 +467,11 @@ def test_one_image_is_one_record(model):
 
 
 def test_what_is_left_out_does_not_change_the_bound(model):
-    whole, few = (
+    all_objects, one_object = (
         lavae_jax.analyse(model, IMAGES, num_samples=3, max_objects=n)[0]["log_p"]
         for n in (math.inf, 1)
     )
-    assert whole == pytest.approx(few, rel=1e-5)
+    assert all_objects == pytest.approx(one_object, rel=1e-5)
 
 
 def test_images_of_a_list_have_a_type_and_random_numbers_of_their_own(model):

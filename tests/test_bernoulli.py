@@ -11,11 +11,13 @@ INTENSITY = jnp.array([0.0, 1e-7, 1e-3, 0.2, 0.5, 0.9, 0.999, 1.0, 1.2, 2.0, 7.0
 
 
 def test_it_is_a_distribution_for_every_sum_of_sprites():
-    lit, dark = bernoulli.log_prob(1.0, INTENSITY), bernoulli.log_prob(0.0, INTENSITY)
-    assert np.isfinite(lit).all()
-    assert np.isfinite(dark).all()
-    np.testing.assert_allclose(np.exp(lit) + np.exp(dark), 1, rtol=1e-6)
-    np.testing.assert_allclose(np.exp(lit), bernoulli.pixel_means(INTENSITY), rtol=1e-5, atol=1e-7)
+    foreground, background = bernoulli.log_prob(1.0, INTENSITY), bernoulli.log_prob(0.0, INTENSITY)
+    assert np.isfinite(foreground).all()
+    assert np.isfinite(background).all()
+    np.testing.assert_allclose(np.exp(foreground) + np.exp(background), 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.exp(foreground), bernoulli.pixel_means(INTENSITY), rtol=1e-5, atol=1e-7
+    )
 
 
 def test_below_one_the_sum_is_the_probability():
@@ -25,7 +27,7 @@ def test_below_one_the_sum_is_the_probability():
         np.testing.assert_allclose(ours, scipy.stats.bernoulli.logpmf(x, inside), atol=2e-4)
 
 
-def test_brighter_is_likelier_to_be_lit_without_jumps():
+def test_brighter_is_likelier_to_be_foreground_without_jumps():
     with jax.enable_x64(True):
         fine = jnp.linspace(0, 3, 300_001)
         means = np.asarray(bernoulli.pixel_means(fine))
@@ -37,11 +39,11 @@ def test_brighter_is_likelier_to_be_lit_without_jumps():
 
 def test_the_gradient_is_alive_where_it_matters():
     slope = jax.vmap(jax.grad(bernoulli.log_prob, argnums=1), (None, 0))
-    lit, dark = slope(1.0, INTENSITY), slope(0.0, INTENSITY)
-    assert (lit > 0).all()
-    assert (dark < 0).all()
-    assert lit[0] > 1e3  # a lit pixel that nothing explains
-    np.testing.assert_allclose(dark[-2:], -1 / (INTENSITY[-2:] - 1), rtol=1e-3)  # overlap
+    foreground, background = slope(1.0, INTENSITY), slope(0.0, INTENSITY)
+    assert (foreground > 0).all()
+    assert (background < 0).all()
+    assert foreground[0] > 1e3  # a foreground pixel that nothing explains
+    np.testing.assert_allclose(background[-2:], -1 / (INTENSITY[-2:] - 1), rtol=1e-3)  # overlap
 
 
 def test_noise_below_zero_is_black_and_pulls_as_black_does():

@@ -3,9 +3,12 @@
 import importlib.util
 import os
 
+import jax
+import jax.numpy as jnp
 import micro
 import pytest
 from conftest import ROOT
+from jax.experimental.compilation_cache import compilation_cache
 
 from lavae_jax.training import compile_check
 from lavae_jax.training.compile_check import Chip, Report
@@ -18,7 +21,7 @@ LIBTPU = os.environ.get("LAVAE_LIBTPU")
 def test_the_steps_of_a_small_run_compile_for_a_tpu(launch, monkeypatch):
     """The step after the warm-up is a part of that within it, and left out."""
     monkeypatch.chdir(ROOT)
-    flags = [*micro.flags(warmup=(1, 1)), "--phase=warm-up,evaluation"]
+    flags = [*micro.flags(warmup=(1, 1)), "--phase=warmup,evaluation"]
     result = launch("compile_check.py", *flags, PYTHONPATH=LIBTPU)
     assert result.returncode == 0, result.stderr
     rows = [line.split(" | ") for line in result.stdout.splitlines() if "v5e:2x2" in line]
@@ -52,6 +55,36 @@ def test_a_batch_that_the_slice_cannot_split_is_refused():
     program = next(compile_check.programs(micro.config(), (24, 24)))
     with pytest.raises(compile_check.CompileCheckError, match=r"batch_size=4 .* over 16 devices"):
         program.arguments(16)
+
+
+def test_the_compilation_cache_is_off_for_what_is_timed_and_on_afterwards(tmp_path):
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def compile_new(number):
+        jax.jit(lambda x: x + number).lower(scalar).compile()
+        return entries()
+
+    def entries():
+        return len(list(tmp_path.iterdir()))
+
+    def make(devices):
+        return jax.pmap(lambda x: 3 * x, devices=devices)
+
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    compilation_cache.reset_cache()
+    try:
+        cached = compile_new(1)
+        assert cached > 0
+        shape = jax.ShapeDtypeStruct((1,), jnp.float32)
+        program = compile_check.Program("tripled", make, lambda devices: (shape,))
+        assert compile_check.compile_for(program, jax.local_devices()[:1]).memory > 0
+        assert entries() == cached
+        assert jax.config.jax_enable_compilation_cache
+        assert compile_new(2) > cached
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
 
 
 def test_what_collectives_send_is_read_off_the_program():

@@ -136,7 +136,7 @@ def test_scenes_of_other_sizes_can_be_made(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "overrides", "message"),
     [
-        ("multi_mnist/2k", {}, "there are multi_mnist/1k, multi_mnist/10k, "),
+        ("multi_mnist/2k", {}, "expected one of multi_mnist/1k, multi_mnist/10k, "),
         ("mnist", {}, "'mnist'"),
         ("multi_mnist/1k", {"size": 3}, "'size' is not a field"),
         ("multi_mnist/1k", {"canvas": 64.0}, "canvas=64.0 must be a whole number"),
@@ -301,7 +301,7 @@ def test_a_grid_of_scenes_is_written(tmp_path, launch, builder):
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_drawn_scenes_are_of_the_kind_asked_for_and_new(builder):
+def test_drawn_scenes_are_new_and_of_the_kind_requested(builder):
     drawn = builder.draw(30, seed=0, counts=(2, 5))
     assert set(drawn.count) == {2, 3, 4, 5}
     assert drawn.image.shape[1:] == builder.info.features["image"].shape

@@ -53,7 +53,7 @@ def test_the_entropy_is_that_of_the_images():
     assert entropy(sprites, range(3), canvas) == pytest.approx(-(p * np.log(p)).sum())
 
 
-def test_the_entropy_of_the_paper_s_data_is_near_the_known_figures():
+def test_the_entropy_of_the_paper_s_data_is_near_the_known_numbers():
     """Below the cost of a model that places objects on all 4,096 pixels."""
     sprites = np.random.default_rng(0).integers(0, 2, (1_000, 15, 15, 1))
     assert 22 < entropy(sprites, range(4), 64) < 23.6

@@ -144,14 +144,14 @@ def test_other_objects_are_lost_if_they_are_out_of_reach_before_or_after_an_edit
     """Within 4 pixels is within reach, as the second object shows."""
     small, large = (0, 0), (2, 4)  # the spread of two each is 1 and 2, in the mean 1.5
     first = (20, 20, small)
-    places = [(10, 10, large), (10, 30, small), (1, 1, small), (30, 30, large)]
-    scene = scene_of([first, *places], [first, (10, 10, small)])
-    before = scene_of([first, places[0], places[2], places[3]], [])
+    others = [(10, 10, large), (10, 30, small), (1, 1, small), (30, 30, large)]
+    scene = scene_of([first, *others], [first, (10, 10, small)])
+    before = scene_of([first, others[0], others[2], others[3]], [])
     after = scene_of(
         [
             first,
             (10, 14, large),  # moved by 4
-            places[1],  # there now, but not before
+            others[1],  # there now, but not before
             (4, 5, small),  # 5 away from where it was, where there is an empty slot's (-1, -1)
             (30, 30, (5, 8)),  # looks different: by 3 and 4
         ],
@@ -170,7 +170,7 @@ def test_other_objects_are_lost_if_they_are_out_of_reach_before_or_after_an_edit
     assert swapped["location_change_pixels"] is None
 
 
-def test_the_farthest_place_is_far_from_all_objects_but_the_one_that_moves():
+def test_the_farthest_location_is_far_from_all_objects_but_the_one_that_moves():
     """A sprite of 3 pixels fits into a canvas 3 pixels high around columns 1 to 9."""
     z = (0, 0)
     scene = scene_of(
@@ -181,7 +181,7 @@ def test_the_farthest_place_is_far_from_all_objects_but_the_one_that_moves():
         slots=4,
         canvas=(3, 11),
     )
-    assert evaluation._farthest(scene, 3).tolist() == [[1, 9], [1, 1], [1, 5], [1, 9]]
+    assert evaluation._farthest_location(scene, 3).tolist() == [[1, 9], [1, 1], [1, 5], [1, 9]]
 
 
 def test_disentanglement_of_a_perfect_model_is_total():

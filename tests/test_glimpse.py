@@ -34,30 +34,30 @@ def pixels_of(cell_row, cell_column, row, column):
             yield tuple(pixel), offset
 
 
-@pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
-def test_a_window_is_what_is_around_the_pixel_looked_at(place):
+@pytest.mark.parametrize("location", [(0, 0), (3, 1), (2, 3)])
+def test_a_window_is_what_is_around_the_pixel_looked_at(location):
     x = random(0, 1, *CANVAS, 2)
-    seen = glimpse.windows(jnp.asarray(x), *one_hot(*place), KERNEL)
+    seen = glimpse.windows(jnp.asarray(x), *one_hot(*location), KERNEL)
     expected = np.zeros((*GRID, KERNEL, KERNEL, 2), np.float32)
     for cell in np.ndindex(GRID):
-        for pixel, offset in pixels_of(*cell, *place):
+        for pixel, offset in pixels_of(*cell, *location):
             expected[(*cell, *offset)] = x[(0, *pixel)]
     np.testing.assert_allclose(seen[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("place", [(0, 0), (3, 1), (2, 3)])
-def test_a_sprite_is_drawn_around_its_place(place):
+@pytest.mark.parametrize("location", [(0, 0), (3, 1), (2, 3)])
+def test_a_sprite_is_drawn_around_its_location(location):
     sprites = random(1, 1, *GRID, KERNEL, KERNEL, 2)
-    drawn = glimpse.draw(jnp.asarray(sprites), *one_hot(*place))
+    drawn = glimpse.draw(jnp.asarray(sprites), *one_hot(*location))
     expected = np.zeros((*CANVAS, 2), np.float32)
     for cell in np.ndindex(GRID):
-        for pixel, offset in pixels_of(*cell, *place):
+        for pixel, offset in pixels_of(*cell, *location):
             expected[pixel] += sprites[(0, *cell, *offset)]
     np.testing.assert_allclose(drawn[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 7, 9, 11])
-def test_weights_mix_places_and_drawing_is_the_adjoint_of_looking(kernel):
+def test_weights_mix_pixels_and_drawing_is_the_adjoint_of_looking(kernel):
     """Whether a sprite spans two cells, three or four."""
     rows, columns = random(2, 2, 2, *GRID, CELL)
     x, sprites = random(3, 2, *CANVAS, 3), random(4, 2, *GRID, kernel, kernel, 3)
@@ -73,11 +73,11 @@ def test_weights_mix_places_and_drawing_is_the_adjoint_of_looking(kernel):
     np.testing.assert_allclose(np.vdot(drawn, x), np.vdot(sprites, seen), rtol=1e-4)
 
 
-def scene(*places, size=(64, 64)):
-    """Copies of one shape, without any symmetry, with their upper left corners at `places`."""
+def scene(*corners, size=(64, 64)):
+    """Copies of one shape, without any symmetry, with their upper left corners at `corners`."""
     shape = np.random.default_rng(5).uniform(size=(9, 7)) < 0.6
     image = np.zeros((*size, 1), np.float32)
-    for row, column in places:
+    for row, column in corners:
         image[row : row + 9, column : column + 7, 0] = shape
     return image
 
@@ -89,10 +89,10 @@ def look(image):
     return np.asarray(rows[0].sum(-1)), np.asarray(seen[0, ..., 0])
 
 
-def test_a_thing_is_seen_by_one_cell_and_in_the_same_way_at_all_places():
+def test_a_thing_is_seen_by_one_cell_and_in_the_same_way_at_all_locations():
     seen_by, views = set(), []
-    for place in np.ndindex(8, 8):
-        weight, seen = look(scene((23 + place[0], 30 + place[1])))
+    for row, column in np.ndindex(8, 8):
+        weight, seen = look(scene((23 + row, 30 + column)))
         (cell,) = np.argwhere(weight > 0.5)
         assert weight[tuple(cell)] > 0.99
         others = np.delete(weight.ravel(), np.ravel_multi_index(cell, weight.shape))
@@ -165,7 +165,7 @@ def test_there_is_nothing_to_see_on_black():
     assert not seen.any()
 
 
-def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_place():
+def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_location():
     """Of the encoder, a whole cell further: all the same; black cells are all the same, too."""
     settings = small_models.glimpse()
     encode = jax.jit(model.bind(lambda vae, x: vae.encode(x).mean, module_of(settings)))
@@ -178,21 +178,21 @@ def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_
     np.testing.assert_allclose(black, np.broadcast_to(black[0, 0], black.shape), atol=1e-6)
 
 
-def test_a_shape_learnt_at_some_places_is_drawn_at_others():
-    """What a plain network has to learn at each place of a cell."""
+def test_a_shape_learnt_at_some_locations_is_drawn_at_others():
+    """What a plain network has to learn at each position in a cell."""
     settings = small_models.glimpse(width=16, latents=4)
     module = module_of(settings)
-    places = np.add(list(np.ndindex(8, 8)), (4, 6))
+    corners = np.add(list(np.ndindex(8, 8)), (4, 6))
     is_known = np.arange(64) % 5 > 0
-    known, others = places[is_known], places[~is_known]
+    known, others = corners[is_known], corners[~is_known]
 
-    def distance(variables, places):
-        x = jnp.stack([scene(place, size=(24, 24)) for place in places])
+    def distance(variables, corners):
+        x = jnp.stack([scene(corner, size=(24, 24)) for corner in corners])
         means = model.bind(vae.reconstruct, module)(variables, x)
         return jnp.abs(means - x).sum((1, 2, 3)).mean() / x[0].sum()
 
     def cross_entropy(variables):
-        x = jnp.stack([scene(place, size=(24, 24)) for place in known])
+        x = jnp.stack([scene(corner, size=(24, 24)) for corner in known])
         logits = model.bind(lambda v, x: v.decode(v.encode(x).mean, x.shape[1:3]), module)
         return optax.sigmoid_binary_cross_entropy(logits(variables, x), x).sum((1, 2, 3)).mean()
 
@@ -208,7 +208,7 @@ def test_a_shape_learnt_at_some_places_is_drawn_at_others():
     for _ in range(300):
         variables, state = step(variables, state)
     assert distance(variables, known) < 0.1
-    assert distance(variables, others) < 0.2  # of the lit pixels; 2 if nothing is right
+    assert distance(variables, others) < 0.2  # of the foreground pixels; 2 if nothing is right
 
 
 @pytest.mark.parametrize("kernel", [18, 15])

@@ -129,9 +129,9 @@ def test_what_cannot_be_read_is_named(path, message, tmp_path, monkeypatch):
     (tmp_path / "broken" / "1.png").write_bytes(b"\x89PNG and no more")
     (tmp_path / "unknown" / "truth.csv").write_text("image,count\n1.png,2\n")
     (tmp_path / "odd" / "truth.csv").write_text("image,count\n1.png,many\n2.png,1\n")
-    look = Preprocessing(1, False, 0.5)
+    preprocessing = Preprocessing(1, False, 0.5)
     with pytest.raises(ImageError, match=message):
-        crops.Crops(images.open_images(path), look, (6, 6), with_counts=True)
+        crops.Crops(images.open_images(path), preprocessing, (6, 6), with_counts=True)
 
 
 # --- what a model sees -------------------------------------------------------
@@ -163,21 +163,23 @@ def test_a_threshold_is_found_among_few_dark_levels():
 
 
 def test_dark_on_bright_is_inverted_and_colours_become_grey():
-    look = Preprocessing(1, True, 0.5)
-    dark = np.ones((4, 4, 3), np.float32)
-    dark[1, 2] = 0
-    np.testing.assert_array_equal(np.argwhere(look.grey(dark, "x")[..., 0] > 0.5), [[1, 2]])
+    preprocessing = Preprocessing(1, True, 0.5)
+    picture = np.ones((4, 4, 3), np.float32)
+    picture[1, 2] = 0
+    np.testing.assert_array_equal(
+        np.argwhere(preprocessing.grey(picture, "x")[..., 0] > 0.5), [[1, 2]]
+    )
     with pytest.raises(ImageError, match=r"x has 1 channel, and the model has 3.*channels=1"):
-        Preprocessing(3, False, 0.5).grey(dark[..., :1], "x")
+        Preprocessing(3, False, 0.5).grey(picture[..., :1], "x")
 
 
 def test_a_stochastic_look_lights_pixels_as_often_as_they_are_bright():
-    look = Preprocessing(1, False, "stochastic")
-    source = crops.Crops(array(np.full((1, 8, 8), 0.3)), look, (8, 8))
+    preprocessing = Preprocessing(1, False, "stochastic")
+    source = crops.Crops(array(np.full((1, 8, 8), 0.3)), preprocessing, (8, 8))
     assert source.varies
-    lit = source.read([0] * 500, range(500))["image"]
-    assert set(np.unique(lit)) == {0, 1}
-    assert lit.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / lit.size))
+    pixels = source.read([0] * 500, range(500))["image"]
+    assert set(np.unique(pixels)) == {0, 1}
+    assert pixels.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / pixels.size))
 
 
 def test_crops_are_parts_of_the_image_everywhere_and_depend_on_the_draw_alone():
@@ -186,8 +188,8 @@ def test_crops_are_parts_of_the_image_everywhere_and_depend_on_the_draw_alone():
     source = crops.Crops(array(image), Preprocessing(1, False, 0.5), (5, 4), seed=3)
     assert source.varies
     drawn = source.read([0] * 400, range(400))["image"]
-    places = {tuple(np.argwhere(crop[..., 0])[0]) for crop in drawn}
-    assert places == {(r, c) for r in range(5) for c in range(4)}
+    locations = {tuple(np.argwhere(crop[..., 0])[0]) for crop in drawn}
+    assert locations == {(r, c) for r in range(5) for c in range(4)}
     np.testing.assert_array_equal(source.read([0] * 9, range(391, 400))["image"], drawn[391:])
     np.testing.assert_array_equal(source.read([0])["image"], source.read([0])["image"])
 
@@ -211,36 +213,39 @@ def test_batches_of_crops_are_the_same_in_any_number_of_processes():
 
 
 def test_images_that_nothing_can_be_learnt_from_are_refused():
-    look = Preprocessing(1, False, 0.5)
+    preprocessing = Preprocessing(1, False, 0.5)
     square = np.zeros((3, 20, 20), bool)
     square[:, 4:9, 4:9] = True
-    assert crops.check(crops.Crops(array(square), look, (20, 20)), 7, 10) == []
+    assert crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 7, 10) == []
     for values, canvas, sprite, message in (
         (square, 20, 21, "a canvas of 20x20 is smaller than a sprite of 21"),
         (square[:, :6], 20, 7, "0 has 6x20 pixels, and a sprite has 7x7"),
         (~square & False, 20, 7, "every pixel is black"),
-        (~square, 20, 7, "94% of the pixels are lit"),
+        (~square, 20, 7, "94% of the pixels are foreground"),
     ):
         with pytest.raises(ImageError, match=message):
-            crops.check(crops.Crops(array(values), look, (canvas, canvas)), sprite, 10)
+            crops.check(crops.Crops(array(values), preprocessing, (canvas, canvas)), sprite, 10)
     crowded = np.zeros((3, 20, 20), bool)
     crowded[:, ::4, ::4] = crowded[:, 1::4, ::4] = crowded[:, ::4, 1::4] = True
-    (said,) = crops.check(crops.Crops(array(crowded), look, (20, 20)), 7, 10)
+    (said,) = crops.check(crops.Crops(array(crowded), preprocessing, (20, 20)), 7, 10)
     assert "up to 25 connected parts, but config.model.max_objects=10" in said
-    (said,) = crops.check(crops.Crops(array(square), look, (20, 20)), 3, 10)
+    (said,) = crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 3, 10)
     assert "larger than config.model.sprite_size=3 (5 pixels)" in said
-    with pytest.raises(ImageError, match="100% of the pixels are lit"):  # not of the canvas
-        crops.check(crops.Crops(array(square | True), look, (40, 40)), 7, 10)
+    with pytest.raises(ImageError, match="100% of the pixels are foreground"):  # not of the canvas
+        crops.check(crops.Crops(array(square | True), preprocessing, (40, 40)), 7, 10)
 
 
 def test_counts_of_images_that_are_larger_than_the_canvas_are_not_shown(tmp_path):
     square = np.zeros((3, 20, 20), bool)
     square[:, 4:9, 4:9] = True
     np.savez(tmp_path / "x.npz", x=square, count=np.ones(3, int))
-    opened, look = images.open_images(str(tmp_path / "x.npz")), Preprocessing(1, False, 0.5)
-    whole = crops.Crops(opened, look, (20, 20), with_counts=True)
+    opened, preprocessing = (
+        images.open_images(str(tmp_path / "x.npz")),
+        Preprocessing(1, False, 0.5),
+    )
+    whole = crops.Crops(opened, preprocessing, (20, 20), with_counts=True)
     assert whole.read([0, 2])["count"].tolist() == [1, 1]
-    parts = crops.Crops(opened, look, (16, 16), with_counts=True)
+    parts = crops.Crops(opened, preprocessing, (16, 16), with_counts=True)
     assert "count" not in parts.read([0])
     (said,) = crops.check(parts, 7, 10)
     assert "count accuracy is not shown" in said
@@ -249,10 +254,13 @@ def test_counts_of_images_that_are_larger_than_the_canvas_are_not_shown(tmp_path
 @pytest.mark.parametrize("counts", [np.ones(2, int), np.ones(3), np.array(["a", {}, 1], object)])
 def test_counts_that_are_wrong_matter_to_training_alone(counts, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(9)[None].repeat(3, 0), count=counts)
-    opened, look = images.open_images(str(tmp_path / "x.npz")), Preprocessing(1, False, 0.5)
-    assert crops.Crops(opened, look, (9, 9)).read([0])["image"].sum() == 9
+    opened, preprocessing = (
+        images.open_images(str(tmp_path / "x.npz")),
+        Preprocessing(1, False, 0.5),
+    )
+    assert crops.Crops(opened, preprocessing, (9, 9)).read([0])["image"].sum() == 9
     with pytest.raises(ImageError, match=r"`count` in .*x.npz"):
-        crops.Crops(opened, look, (9, 9), with_counts=True)
+        crops.Crops(opened, preprocessing, (9, 9), with_counts=True)
 
 
 def test_other_images_have_another_fingerprint(tmp_path):
@@ -290,9 +298,9 @@ def test_stacks_and_damaged_files_are_named(tmp_path):
 def test_orientation_formats_and_large_files(tmp_path, monkeypatch):
     upright = Image.fromarray(GREY)
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned
-    upright.save(tmp_path / "turned.png", exif=exif)
-    np.testing.assert_array_equal(images.read_image(tmp_path / "turned.png"), np.rot90(GREY, -1))
+    exif[0x0112] = 6  # the camera was rotated
+    upright.save(tmp_path / "rotated.png", exif=exif)
+    np.testing.assert_array_equal(images.read_image(tmp_path / "rotated.png"), np.rot90(GREY, -1))
     upright.save(tmp_path / "a.webp", lossless=True)
     upright.save(tmp_path / "b.gif")
     assert len(images.open_images(str(tmp_path))) == 3
@@ -300,7 +308,7 @@ def test_orientation_formats_and_large_files(tmp_path, monkeypatch):
         read = as_levels(images.read_image(tmp_path / name))
         np.testing.assert_allclose(read.mean(-1), GREY / 255, atol=0.02)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # above twice as many, Pillow refuses
-    assert images.read_image(tmp_path / "turned.png").shape == (9, 6)
+    assert images.read_image(tmp_path / "rotated.png").shape == (9, 6)
     assert Image.MAX_IMAGE_PIXELS == 10
 
 
@@ -319,10 +327,10 @@ def test_unreadable_files_can_be_skipped(tmp_path):
     for k in (1, 2, 3):
         Image.fromarray(GREY).save(tmp_path / f"{k}.png")
     (tmp_path / "2.png").write_bytes(b"no image")
-    opened, look = images.open_images(str(tmp_path)), Preprocessing(1, False, 0.5)
+    opened, preprocessing = images.open_images(str(tmp_path)), Preprocessing(1, False, 0.5)
     with pytest.raises(ImageError, match=r"2.png cannot be read.*unreadable='skip'"):
-        crops.Crops(opened, look, (6, 9))
-    source = crops.Crops(opened, look, (6, 9), skip_unreadable=True)
+        crops.Crops(opened, preprocessing, (6, 9))
+    source = crops.Crops(opened, preprocessing, (6, 9), skip_unreadable=True)
     assert source.names == ["1.png", "3.png"]
     assert len(source.skipped) == 1
     with pytest.raises(ImageError, match=r"2.png cannot be read.*unreadable='skip'"):
@@ -374,8 +382,8 @@ def folder(tmp_path):
     folder.mkdir()
     for k in range(12):
         canvas = (30, 40) if k % 2 else (24, 24)
-        lit = handmade.picture((3 + k, 5, False), (8, 15, True), canvas=canvas)[..., 0]
-        Image.fromarray((255 * (1 - lit)).astype(np.uint8)).save(folder / f"{k:02}.png")
+        foreground = handmade.picture((3 + k, 5, False), (8, 15, True), canvas=canvas)[..., 0]
+        Image.fromarray((255 * (1 - foreground)).astype(np.uint8)).save(folder / f"{k:02}.png")
     return folder
 
 
@@ -390,7 +398,7 @@ def training(folder, workdir, steps, config="configs/images.py:cpu", **changes):
     return ["train.py", f"--config={config}", *flags, f"--workdir={workdir}"]
 
 
-def test_a_run_on_a_folder_is_taken_up_bit_for_bit(folder, launch, tmp_path, monkeypatch):
+def test_a_run_on_a_folder_resumes_bit_for_bit(folder, launch, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     stochastic = {"dataset.threshold": "stochastic"}
     for workdir, steps in (("whole", 4), ("pieces", 2), ("pieces", 4)):
@@ -403,7 +411,7 @@ def test_a_run_on_a_folder_is_taken_up_bit_for_bit(folder, launch, tmp_path, mon
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
 
 
-def test_a_run_is_not_taken_up_with_other_images(folder, launch, tmp_path, monkeypatch):
+def test_a_run_is_not_resumed_with_other_images(folder, launch, tmp_path, monkeypatch):
     """Of the same names and sizes."""
     monkeypatch.chdir(tmp_path)
     arguments = training(folder, tmp_path / "run", 2, config="images:cpu")
@@ -424,8 +432,8 @@ def test_python_the_command_and_the_page_find_the_same_objects(launch, tmp_path,
     folder, rng = tmp_path / "noisy", np.random.default_rng(0)
     folder.mkdir()
     drawn = [handmade.picture((3 + k, 5, False), (8, 15, True), canvas=(24, 24)) for k in range(8)]
-    for k, lit in enumerate(drawn):
-        levels = 0.8 - 0.6 * lit[..., 0] + rng.normal(0, 0.04, lit.shape[:2])
+    for k, foreground in enumerate(drawn):
+        levels = 0.8 - 0.6 * foreground[..., 0] + rng.normal(0, 0.04, foreground.shape[:2])
         Image.fromarray(np.rint(255 * levels).astype(np.uint8)).save(folder / f"{k}.png")
     low = {"model.threshold": -0.5}  # a network that has hardly been trained finds something
     assert launch(*training(folder, tmp_path / "run", 4, **low)).returncode == 0
@@ -509,16 +517,16 @@ def test_objects_are_written_in_three_formats(folder, launch, tmp_path, data_dir
 
 def test_what_was_found_before_an_interruption_is_kept_for_the_same_flags(tmp_path):
     output = tmp_path / "objects.jsonl"
-    first = objects.Unfinished(output, {"model": "a"})
+    first = objects.PartialRecords(output, {"model": "a"})
     first.add([objects.failure("1.png", "torn"), objects.failure("2.png", "torn")])
     file = tmp_path / "objects.jsonl.unfinished"
     file.write_text(file.read_text()[:-5])  # killed in the middle of a line
-    second = objects.Unfinished(output, {"model": "a"})
+    second = objects.PartialRecords(output, {"model": "a"})
     assert [record["image"] for record in second.records] == ["1.png"]
     second.add([objects.failure("3.png", "torn")])
     assert second.finish() == [output]
     names = [json.loads(line)["image"] for line in output.read_text().splitlines()]
     assert names == ["1.png", "3.png"]
     assert not file.exists()
-    objects.Unfinished(output, {"model": "a"}).add([objects.failure("1.png", "torn")])
-    assert objects.Unfinished(output, {"model": "b"}).records == []
+    objects.PartialRecords(output, {"model": "a"}).add([objects.failure("1.png", "torn")])
+    assert objects.PartialRecords(output, {"model": "b"}).records == []

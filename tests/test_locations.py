@@ -82,9 +82,9 @@ def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possibl
     logits = jnp.tile(LOGITS, (2, 1))
     noise = jnp.take_along_axis(gumbel, pixel, axis=1)
     drawn = locations.sample_with_noise(logits, noise, 3, temperature)
-    few = locations.on_canvas(drawn, pixel, 12)
+    at_candidates = locations.on_canvas(drawn, pixel, 12)
     every = locations.sample_with_noise(on_all(logits), gumbel, 3, temperature)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), few, every)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), at_candidates, every)
 
 
 CANVAS = (3, 4)
@@ -102,7 +102,7 @@ def apart(sequence, radius=1):
     return p
 
 
-def test_frequencies_of_draws_that_take_their_neighbours_along():
+def test_frequencies_of_draws_that_exclude_their_neighbours():
     """All pairs that are possible, from the definition; log q is that of each."""
     n = 20_000
     logits = jnp.tile(np.sin(np.arange(12)), (n, 1))
@@ -118,7 +118,7 @@ def test_frequencies_of_draws_that_take_their_neighbours_along():
     np.testing.assert_allclose(drawn.log_q[:50].sum(1), log_q, rtol=1e-5)
 
 
-def test_a_radius_of_0_takes_the_pixel_alone():
+def test_a_radius_of_0_excludes_the_pixel_alone():
     logits = jax.random.normal(jax.random.key(1), (20, 12))
     gumbel = jax.random.gumbel(jax.random.key(2), (20, 12))
     for temperature in (None, 0.4):

@@ -11,10 +11,10 @@ def digits(number, seed=0):
     """Strokes of a pen that goes about on 17x17 pixels."""
     rng = np.random.default_rng(seed)
     windows = np.zeros((number, 17, 17, 1), np.float32)
-    place = np.full((number, 2), 8.0)
+    location = np.full((number, 2), 8.0)
     for _ in range(12):
-        place = np.clip(place + rng.normal(size=place.shape) * 1.5, 2, 14)
-        windows[np.arange(number), *place.round().astype(int).T] = 1
+        location = np.clip(location + rng.normal(size=location.shape) * 1.5, 2, 14)
+        windows[np.arange(number), *location.round().astype(int).T] = 1
     return windows
 
 
@@ -47,14 +47,14 @@ def test_sketches_are_about_as_far_apart_as_what_they_are_made_of():
     np.testing.assert_array_equal(sketches, np.round(sketches))
 
 
-def test_an_object_that_is_found_a_pixel_beside_its_place_is_known_again():
+def test_an_object_that_is_found_a_pixel_off_its_location_is_recognised():
     windows = digits(200)
     references = np.asarray(neighbours.sketch(windows))
     for axis in (1, 2):
         moved = np.asarray(neighbours.sketch(np.roll(windows, 1, axis)))
         near = neighbours.nearest(moved, references, neighbours.NEAR)
         known = (near == np.arange(200)[:, None]).any(1).mean()
-        assert known > 0.6  # by chance 0.04
+        assert known > 0.6  # at random 0.04
 
 
 def test_the_first_that_are_different_come_before_others():

@@ -133,12 +133,12 @@ def test_space_to_depth_keeps_neighbours_together():
 
 
 @pytest.mark.parametrize("factor", [2, 4])
-def test_a_blur_prefers_no_place_in_a_cell(factor):
-    """What differs between the places of a cell alone is gone, and a point stays a point."""
-    place = np.random.default_rng(0).normal(size=(1, factor, factor))
-    cells = np.tile(place, (1, 24 // factor, 32 // factor))
+def test_a_blur_prefers_no_position_in_a_cell(factor):
+    """What differs between the positions in a cell alone is gone, and a point stays a point."""
+    pattern = np.random.default_rng(0).normal(size=(1, factor, factor))
+    cells = np.tile(pattern, (1, 24 // factor, 32 // factor))
     inside = np.s_[:, factor:-factor, factor:-factor]
-    np.testing.assert_allclose(networks.blur(cells, factor)[inside], place.mean(), atol=1e-6)
+    np.testing.assert_allclose(networks.blur(cells, factor)[inside], pattern.mean(), atol=1e-6)
     np.testing.assert_allclose(networks.blur(np.ones((1, 9, 7)), factor), 1.0, rtol=1e-6)
     point = jnp.zeros((1, 24, 32)).at[0, 12, 15].set(factor**2)
     height = 1 - np.arange(factor) / factor
@@ -175,7 +175,7 @@ def test_sprites_are_probabilities_of_the_right_size(decoder):
     assert (sprites[3:] == 0).all()
 
 
-def test_empty_places_leave_batch_statistics_alone():
+def test_empty_entries_leave_batch_statistics_alone():
     settings = small(computed_on="windows")
     decode = compiled(generative.decode, settings, train=("decoder",))
     z = jax.random.normal(jax.random.key(1), (6, 3))
@@ -252,11 +252,11 @@ def test_other_stems_of_the_baseline_are_refused():
         baseline(space_to_depth=2)
 
 
-def test_crops_are_places_of_the_image_with_something_lit():
-    """Anywhere in them, and wherever the lit pixel is: in a corner, too."""
+def test_crops_are_parts_of_the_image_with_a_foreground_pixel():
+    """Anywhere in them, and wherever the foreground pixel is: in a corner, too."""
     x = np.zeros((300, 20, 30, 2), np.float32)
-    lit = np.array([(0, 0), (19, 29), (9, 14)])[np.arange(300) % 3]
-    x[np.arange(300), lit[:, 0], lit[:, 1], 1] = 1
+    pixel = np.array([(0, 0), (19, 29), (9, 14)])[np.arange(300) % 3]
+    x[np.arange(300), pixel[:, 0], pixel[:, 1], 1] = 1
     x[:, :, :, 0] = np.arange(600).reshape(20, 30) / 1e12  # tells where a pixel came from
     crops = np.asarray(vae.crop(jnp.asarray(x), keys(5, 300), 8))
     assert crops.shape == (300, 8, 8, 2)

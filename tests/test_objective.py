@@ -263,14 +263,14 @@ def scene():
 
 
 @pytest.mark.parametrize("computed_on", ["windows", "map"])
-def test_the_samples_of_an_image_do_not_depend_on_its_place_in_the_batch(scene, computed_on):
+def test_the_samples_of_an_image_do_not_depend_on_its_index_in_the_batch(scene, computed_on):
     settings, variables, x = scene
     appearance = dataclasses.replace(settings.appearance, computed_on=computed_on)
     settings = dataclasses.replace(settings, appearance=appearance)
     weigh = compiled(objective.log_weights, settings, static=("num_samples",))
     log_w, _ = weigh(variables, x, keys(0, 4), num_samples=5)
     assert np.ptp(log_w, axis=1).min() > 1
-    others = jnp.array([2, 3, 1, 0])  # beside other images, in another place
+    others = jnp.array([2, 3, 1, 0])  # among other images, at another index
     log_w_there, _ = weigh(variables, x[others], keys(0, 4)[others], num_samples=5)
     np.testing.assert_allclose(log_w[:, others], log_w_there, rtol=1e-4)
 
@@ -305,9 +305,9 @@ def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):
         assert np.isfinite(out.terms.elbo).all()
         np.testing.assert_array_equal(out.terms.kl_location, 0)
         np.testing.assert_array_equal(out.terms.kl_appearance, 0)
-        lit = x.sum((1, 2, 3))
+        foreground = x.sum((1, 2, 3))
         np.testing.assert_allclose(
-            out.terms.log_likelihood, lit * np.log(bernoulli.EPSILON), rtol=1e-3
+            out.terms.log_likelihood, foreground * np.log(bernoulli.EPSILON), rtol=1e-3
         )
 
 
@@ -346,8 +346,8 @@ def test_the_elbo_evaluates_the_components_that_an_object_is_near_to():
         of_all = near and jnp.broadcast_to(jnp.array(near), shape)
         out = elbo(settings)(variables, X, keys(0, 1), located=found._replace(near=of_all))
         q, noise = out.posterior.appearance, out.posterior.noise
-        asked = None if near is None else jnp.broadcast_to(jnp.array(near), (2, len(near)))
-        expected = prior.divergence(jax.tree.map(jnp.asarray, APART), q, noise, asked).kl.sum()
+        evaluated = None if near is None else jnp.broadcast_to(jnp.array(near), (2, len(near)))
+        expected = prior.divergence(jax.tree.map(jnp.asarray, APART), q, noise, evaluated).kl.sum()
         np.testing.assert_allclose(out.terms.kl_appearance, [expected], rtol=1e-4)
         kl.append(float(expected))
     every, both, first, second = kl
@@ -419,7 +419,7 @@ def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
     )
 
 
-def test_beside_a_high_peak_is_no_place_for_the_draw_of_a_low_one():
+def test_a_low_peak_is_not_drawn_next_to_a_high_one():
     settings = paper(support="peaks", peak_radius=2)
     h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)
     h_loc = h_loc.at[0, 12, 12].set(1.01 * settings.threshold_for((16, 16)))
@@ -472,7 +472,7 @@ def test_vmap_and_pmap_give_what_a_loop_gives(scene):
         np.testing.assert_allclose(a[:1], c, rtol=1e-3)
 
 
-def test_prior_samples_have_the_counts_they_are_asked_for(scene):
+def test_prior_samples_have_the_counts_requested(scene):
     settings, variables, _ = scene
     sample = compiled(generative.sample_prior, settings, static=("canvas",))
     only = jnp.tile(jnp.where(jnp.arange(5) == 4, 0.0, -jnp.inf), (200, 1))

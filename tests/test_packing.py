@@ -7,10 +7,10 @@ from lavae_jax import packing
 
 
 @pytest.mark.parametrize("count", [[2, 0, 3, 1], [0, 0, 0, 0], [3, 3, 3, 3], [0, 0, 0, 2]])
-def test_every_object_has_one_place_in_order(count):
+def test_every_object_has_one_entry_in_order(count):
     objects = packing.pack(jnp.array(count), capacity=12)
-    places = np.stack([objects.image, objects.slot], 1)[np.asarray(objects.valid)]
-    assert places.tolist() == [[b, s] for b, n in enumerate(count) for s in range(n)]
+    packed = np.stack([objects.image, objects.slot], 1)[np.asarray(objects.valid)]
+    assert packed.tolist() == [[b, s] for b, n in enumerate(count) for s in range(n)]
 
 
 def test_values_are_gathered_and_summed_by_image():

@@ -28,8 +28,8 @@ def draw(name, count, seed):
     """The fresh scene of any number of objects; and random pixels for the directions."""
     if count == 3:
         return 255 * handmade.picture(*SCENE, canvas=CANVAS).astype(np.uint8)
-    places = np.random.default_rng(seed).permutation(49)[:count]
-    things = [(4 + 8 * (k // 7), 4 + 8 * (k % 7), bool(k % 2)) for k in places]
+    cells = np.random.default_rng(seed).permutation(49)[:count]
+    things = [(4 + 8 * (k // 7), 4 + 8 * (k % 7), bool(k % 2)) for k in cells]
     return 255 * handmade.picture(*things, canvas=CANVAS).astype(np.uint8)
 
 
@@ -99,7 +99,7 @@ def test_models_are_described(client, made):
     np.testing.assert_allclose(np.abs(directions[0]), [1, 0], atol=1e-3)
 
 
-def test_a_scene_is_made_and_taken_apart(client):
+def test_a_scene_is_made_and_decomposed(client):
     fresh = client.post("/scene", json={"model": NAME, "kind": "fresh", "count": 3, "seed": 1})
     assert fresh.json()["image"] == image_of(*SCENE)
     found = client.post("/infer", json={"model": NAME, "image": fresh.json()["image"]}).json()
@@ -134,12 +134,12 @@ def test_the_parts_of_an_answer_fit_each_other(client):
     assert len(first["appearance"]) == 2
 
 
-def test_visitors_at_once_get_their_own_answers(client):
-    places = [(4 + 2 * k, 9 + 2 * k) for k in range(20)]
+def test_clients_at_once_get_their_own_answers(client):
+    locations = [(4 + 2 * k, 9 + 2 * k) for k in range(20)]
     answers = {}
 
     def visit(k):
-        request = {"model": NAME, "image": image_of((*places[k], False))}
+        request = {"model": NAME, "image": image_of((*locations[k], False))}
         if k == 7:
             request["image"]["bits"] = "?"
         answers[k] = client.post("/infer", json=request)
@@ -149,12 +149,12 @@ def test_visitors_at_once_get_their_own_answers(client):
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers.pop(7).status_code == 400  # and nobody else suffers
+    assert answers.pop(7).status_code == 400  # and no other request fails
     for k, answer in answers.items():
-        assert [o["location"] for o in answer.json()["objects"]] == [list(places[k])]
+        assert [o["location"] for o in answer.json()["objects"]] == [list(locations[k])]
 
 
-def test_an_answer_does_not_depend_on_who_else_asks(made):
+def test_an_answer_does_not_depend_on_concurrent_requests(made):
     ours, theirs = image_of(*SCENE), image_of((9, 9, True))
     image, location = {"model": NAME, "image": ours}, {"location": [40, 44], "seed": 5}
     for function, request in ((made.infer, image), (made.like, {**image, **location})):
@@ -176,7 +176,7 @@ def test_a_model_that_is_not_warm_yet_is_refused(made):
 GOOD = image_of(*SCENE)
 REFUSED = [
     ("/infer", {}, "names no model"),
-    ("/infer", {"model": "best", "image": GOOD}, "no such model; there are handmade"),
+    ("/infer", {"model": "best", "image": GOOD}, "no such model; expected one of handmade"),
     ("/infer", {"model": ["x"], "image": GOOD}, "names no model"),
     ("/infer", {"model": NAME}, "no image in the request"),
     ("/infer", {"model": NAME, "image": "x"}, "no image in the request"),
@@ -253,7 +253,7 @@ def test_strangers_and_long_requests_are_refused(client):
     assert client.post("/infer", content=pieces(), headers=headers).status_code == 413
 
 
-def test_where_others_may_come_any_address_will_do_but_no_other_name(made):
+def test_a_server_that_is_open_to_others_accepts_any_address_but_no_other_name(made):
     app = server.make_app(made, ["localhost:80", f"{server.ANY_ADDRESS}:80"], lambda: [NAME])
     with TestClient(app) as client:
         for host, status in (
@@ -294,8 +294,8 @@ def test_python_s_own_errors_stay_inside(made, monkeypatch):
     assert "secret" not in answer.text
 
 
-def test_refusals_name_what_is_there():
-    with pytest.raises(Refused, match="there are handmade"):
+def test_refusals_name_the_models():
+    with pytest.raises(Refused, match="expected one of handmade"):
         Engine({NAME: handmade.model()}).model("other")
 
 
@@ -376,21 +376,22 @@ class Page:
     def wait_for_lit(self, *numbers, seconds=20):
         """Until so many pixels are."""
         deadline = time.time() + seconds
-        while len(lit := self.lit()) not in numbers:
-            assert time.time() < deadline, lit
+        while len(pixels := self.foreground()) not in numbers:
+            assert time.time() < deadline, pixels
             time.sleep(0.02)
 
-    def lit(self):
+    def foreground(self):
         """The stage's pixels that are more white than black, without boxes."""
         script = """
             const done = arguments[0], stage = document.getElementById("stage");
             document.getElementById("boxes").checked = false;
             document.getElementById("boxes").dispatchEvent(new Event("change"));
             requestAnimationFrame(() => requestAnimationFrame(() => {
-              const data = stage.getContext("2d").getImageData(0, 0, 512, 512).data, lit = [];
+              const data = stage.getContext("2d").getImageData(0, 0, 512, 512).data;
+              const foreground = [];
               for (let r = 0; r < 64; r++) for (let c = 0; c < 64; c++)
-                if (data[4 * (512 * (8 * r + 4) + 8 * c + 4)] > 127) lit.push([r, c]);
-              done(lit);
+                if (data[4 * (512 * (8 * r + 4) + 8 * c + 4)] > 127) foreground.push([r, c]);
+              done(foreground);
             }));"""
         return sorted(map(tuple, self.driver.execute_async_script(script)))
 
@@ -401,8 +402,8 @@ class Page:
         element = self[canvas]
         side = element.size["width"] / 64
 
-        def offset(place):
-            return [round(side * (v + 0.5) - element.size["width"] / 2) for v in reversed(place)]
+        def offset(location):
+            return [round(side * (v + 0.5) - element.size["width"] / 2) for v in reversed(location)]
 
         actions = ActionChains(self.driver, duration=20)
         actions.move_to_element_with_offset(element, *offset(start)).click_and_hold()
@@ -422,43 +423,43 @@ class Page:
 PIXEL, PAIR = [(20, 30)], [(40, 44), (40, 45)]
 
 
-def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
+def test_a_user_decomposes_a_scene_edits_it_and_keeps_it(page, tmp_path):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import Select
 
     assert page["found"].text == "– 2 objects"
-    assert page.lit() == PIXEL + PAIR
+    assert page.foreground() == PIXEL + PAIR
 
     page.drag("stage", (20, 30), (10, 12))
-    assert page.lit() == [(10, 12), *PAIR]
+    assert page.foreground() == [(10, 12), *PAIR]
     page.wait("All objects found again. Those left alone (1) moved by 0.00 pixels, and their looks")
     page.wait("changed by 0.00 spreads.")
     page["undo"].click()
     page.wait("Those left alone (2) moved by 0.00 pixels")
-    assert page.lit() == PIXEL + PAIR
+    assert page.foreground() == PIXEL + PAIR
     page["redo"].click()
-    assert page.lit() == [(10, 12), *PAIR]
+    assert page.foreground() == [(10, 12), *PAIR]
     page["undo"].click()
 
     page.drag("stage", (20, 30), (40, 44), Keys.SHIFT)  # swapped
-    assert page.lit() == [(20, 30), (20, 31), (40, 44)]
+    assert page.foreground() == [(20, 30), (20, 31), (40, 44)]
     page["undo"].click()
 
     Select(page["swap-with"]).select_by_visible_text("object 2")
     page["swap"].click()
-    assert page.lit() == [(20, 30), (20, 31), (40, 44)]
+    assert page.foreground() == [(20, 30), (20, 31), (40, 44)]
     page["undo"].click()
 
     page["stage"].send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_LEFT)
     assert page["status"].text == "object 1 at row 22, column 29"
-    assert page.lit() == [(22, 29), *PAIR]
+    assert page.foreground() == [(22, 29), *PAIR]
     page["stage"].send_keys(Keys.DELETE)
-    assert page.lit() == PAIR
+    assert page.foreground() == PAIR
     assert page["found"].text == "– 1 object"
     for _ in range(4):
         page["undo"].click()
-    assert page.lit() == PIXEL + PAIR
+    assert page.foreground() == PIXEL + PAIR
 
     # The slider of the only direction there is makes a pair of the pixel, or one of the pair.
     slider = page["slider-0"]
@@ -467,7 +468,7 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
         page.wait("All objects found again")
     page.wait_for_lit(2, 4)
 
-    # A morph goes on from key to key, and is one step to undo.
+    # A morph continues from key to key, and is one step to undo.
     while page["undo"].is_enabled():
         page["undo"].click()
     Select(page["morph-with"]).select_by_visible_text("object 2")
@@ -479,18 +480,18 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     page.driver.execute_script("document.activeElement.blur()")
     while page["undo"].is_enabled():
         page["undo"].click()
-    assert page.lit() == PIXEL + PAIR
+    assert page.foreground() == PIXEL + PAIR
 
     page["copy"].click()
     page.wait("3 objects", "found")
-    assert len(page.lit()) in (4, 5)
+    assert len(page.foreground()) in (4, 5)
     page["save-scene"].click()
     file = tmp_path / "scene.json"
     deadline = time.time() + 10
     while not file.exists():
         assert time.time() < deadline
         time.sleep(0.02)
-    kept = page.lit()
+    kept = page.foreground()
     page["link"].click()
     link = page.driver.current_url
     assert "#handmade," in link
@@ -498,16 +499,16 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     page.wait("2 objects", "found")
     page["load-scene"].send_keys(str(file))
     page.wait("3 objects", "found")
-    assert page.lit() == kept
+    assert page.foreground() == kept
     page.open(link)
     page.wait("3 objects", "found")
-    assert page.lit() == kept
+    assert page.foreground() == kept
 
     page["clear"].click()
     page.wait("0 objects", "found")
     page.drag("input", (30, 30), (30, 30))  # a dot is drawn
     page.wait("1 object", "found")
-    assert page.lit() == [(30, 30)]
+    assert page.foreground() == [(30, 30)]
     page["add"].click()
     page.wait("2 objects", "found")
 
@@ -523,19 +524,19 @@ def test_a_visitor_takes_a_scene_apart_edits_it_and_keeps_it(page, tmp_path):
     page["invert"].click()
     page["file"].send_keys(str(picture))
     page.wait("1 object", "found")
-    assert page.lit() == [(50, 8)]
+    assert page.foreground() == [(50, 8)]
     page["heat"].click()
     controls = page.driver.find_elements(By.CSS_SELECTOR, "button, select, input, canvas[role]")
     assert all(control.accessible_name for control in controls if control.is_displayed())
     assert page.complaints() == []
 
 
-def test_a_lost_server_is_noticed_and_what_was_asked_is_asked_again(page, made, served):
+def test_a_lost_server_is_noticed_and_its_requests_are_sent_again(page, made, served):
     port, end = served
     end()
     page.drag("stage", (20, 30), (10, 12))
     page.wait("The server does not answer", "alert")
-    assert page.lit() == [(10, 12), *PAIR]
+    assert page.foreground() == [(10, 12), *PAIR]
     with serving(made, port):
         page.wait("All objects found again")
         assert page["alert"].text == ""

@@ -25,7 +25,7 @@ def test_products_are_rounded_as_a_tpu_rounds_them():
 
 
 def test_sprites_are_placed_with_all_their_digits():
-    """In bfloat16, 0.999 is 1: a dark pixel under it would cost 9.2 nats instead of 6.9."""
+    """In bfloat16, 0.999 is 1: a background pixel under it would cost 9.2 nats instead of 6.9."""
     sprites = jnp.full((1, 3, 3, 1), 0.999)
     weights = jax.nn.one_hot(jnp.array([5 * 9 + 5]), 81).reshape(1, 9, 9)
 
@@ -46,11 +46,11 @@ def test_pixels_are_summed_with_all_their_digits():
 
 def test_centres_of_mass_are_exact():
     """Sums of coordinates need more than the 8 bits of a bfloat16."""
-    lit = np.zeros((100, 64, 64), np.float32)
-    lit[:, 40:61, 40:61] = np.random.default_rng(0).random((100, 21, 21)) < 0.3
-    marked = jnp.zeros(lit.shape, bool).at[:, 50, 50].set(True)
-    moved = on_tpu(lambda peaks, x: warmup.centre(peaks, x, 10, 1))(marked, lit[..., None])
-    means = [np.argwhere(image).mean(0) for image in lit]
+    foreground = np.zeros((100, 64, 64), np.float32)
+    foreground[:, 40:61, 40:61] = np.random.default_rng(0).random((100, 21, 21)) < 0.3
+    marked = jnp.zeros(foreground.shape, bool).at[:, 50, 50].set(True)
+    moved = on_tpu(lambda peaks, x: warmup.centre(peaks, x, 10, 1))(marked, foreground[..., None])
+    means = [np.argwhere(image).mean(0) for image in foreground]
     np.testing.assert_array_equal(np.argwhere(moved)[:, 1:], np.floor(np.add(means, 0.5)))
 
 

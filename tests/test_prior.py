@@ -81,7 +81,7 @@ def test_memory_does_not_grow_with_the_number_of_appearances():
     assert temporary_bytes(20_000) < 100e6  # a matrix [P, K] has 800 MB
 
 
-def test_an_object_that_no_component_knows_costs_little_more_than_under_the_paper_s_prior():
+def test_an_object_without_a_component_costs_little_more_than_under_the_paper_s_prior():
     made = mixture(8, 32, log_variance=(-7.0, -6.0))
     z = 1.5 * jax.random.normal(jax.random.key(0), (50, 32))
     standard = scipy.stats.norm().logpdf(np.asarray(z)).sum(-1)
@@ -89,7 +89,7 @@ def test_an_object_that_no_component_knows_costs_little_more_than_under_the_pape
 
 
 def test_near_components_are_those_that_count():
-    """Those that are asked, with the weights that they have among all; none is asked twice."""
+    """They have the weights that they have among all; none is evaluated twice."""
     made, z = mixture(9), jax.random.normal(jax.random.key(0), (6, 3))
     near = jnp.argsort(jax.random.uniform(jax.random.key(1), (6, 9)), axis=1)
     whole = prior.log_density(made, z)

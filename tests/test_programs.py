@@ -35,13 +35,13 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_devices_and_processe
     assert one.returncode == 0, one.stderr
     assert "entropy of the data 22.57" in one.stdout
     warnings = [line for line in one.stderr.splitlines() if "Warning" in line]
-    # The handmade model knows single pixels, and says that digits are none.
+    # The handmade model detects single pixels, which digits are not.
     assert all("out of reach of every detected object" in line for line in warnings)
     first, second = start_two(*arguments("two.json"), JAX_NUM_CPU_DEVICES="2")
     for process in (first, second):
         stdout, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
-        # Figures, progress and warnings come from process 0.
+        # Results, progress and warnings come from process 0.
         assert ("images" in stdout) == (process is first)
         assert ("-log p(x)" in stderr) == ("images" in stderr) == (process is first)
 
@@ -50,7 +50,7 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_devices_and_processe
     for split, scores in theirs["splits"].items():
         assert scores["images"] == 13
         assert scores["disentanglement"].keys() == {"scenes", "move", "appearance"}
-        assert_same_figures(scores, ours["splits"][split])
+        assert_same_numbers(scores, ours["splits"][split])
 
     (tmp_path / "two.json").write_text(json.dumps({**theirs, "seed": 1}))
     table = launch("table.py", str(tmp_path / "one.json"), str(tmp_path / "two.json"))
@@ -61,12 +61,12 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_devices_and_processe
     assert f"{ours['splits']['test']['neg_bound']:.1f} ± 0.0" in row
 
 
-def assert_same_figures(one, other):
+def assert_same_numbers(one, other):
     """Up to rounding; the speed is not among them."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         for name in one.keys() - {"images_per_second"}:
-            assert_same_figures(one[name], other[name])
+            assert_same_numbers(one[name], other[name])
     elif isinstance(one, float):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
     else:
@@ -96,10 +96,10 @@ MISTAKES = [
     (["evaluate.py", "--checkpoint={run}", "--num_processes=2"], "--process_id missing"),
     (["show_data.py", "--split=test_8"], "--split=test_8: expected one of train, test, test_7"),
     (["figures.py", "--checkpoint=mnist1k", "--output={tmp}/file"], "is not a folder"),
-    (["figures.py", "--checkpoint=mnist1k", "--figure=swop"], "there are only reconstruction"),
+    (["figures.py", "--checkpoint=mnist1k", "--figure=swop"], "expected one of reconstruction"),
     (
         ["figures.py", "--checkpoint=dsprites", "--beside=baseline_mnist1k"],
-        "knows multi_mnist/1k, --checkpoint multi_dsprites",
+        "was trained on multi_mnist/1k, --checkpoint on multi_dsprites",
     ),
     (["demo.py", "--count=100"], "there is room for 16 objects"),
     (["export.py", "--run={tmp}/file", "--output={tmp}/x"], "config.json"),
@@ -200,15 +200,15 @@ def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run,
         thick = scipy.ndimage.maximum_filter(picture, 5)
         PIL.Image.fromarray((255 * thick).astype(np.uint8)).save(own / f"{k}.png")
     curves, general, grid = (tmp_path / f"{name}.png" for name in ("curves", "general", "grid"))
-    few = ["--count=0,1,2", "--canvas=64,80", "--scenes=4"]
+    small = ["--count=0,1,2", "--canvas=64,80", "--scenes=4"]
     results = launch_all(
         ["curves.py", str(run), f"--output={curves}", "--metric=neg_elbo"],
         ["curves.py", str(run), "--metric=lose"],
-        ["generalise.py", f"--checkpoint={run}", *few, f"--output={general}"],
+        ["generalise.py", f"--checkpoint={run}", *small, f"--output={general}"],
         ["show_data.py", "--dataset=images", f"--path={own}", f"--output={grid}"],
     )
     assert [result.returncode for result in results] == [0, 1, 0, 0], results
-    assert "--metric=lose: there are" in results[1].stderr
+    assert "--metric=lose: expected one of" in results[1].stderr
     for picture in (curves, general, grid):
         with PIL.Image.open(picture) as image:
             assert image.width > 300

@@ -57,7 +57,7 @@ def test_devices_and_processes_make_no_difference(arguments, launch, start_two, 
         "budget.slots": 10,
         "budget.objects_per_image": 10.0,
     }
-    room |= {"checkpoint_every_steps": 1}  # so that two processes can take up what one began
+    room |= {"checkpoint_every_steps": 1}  # so that two processes can resume what one began
     one = launch(*arguments(steps=3, workdir="one", eval_every_steps=3, **room))
     assert one.returncode == 0, one.stderr
     assert "Downloading" not in one.stdout + one.stderr
@@ -123,7 +123,7 @@ def wait_for_steps(run, process):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(number, arguments, start, tmp_path):
+def test_a_signal_saves_and_says_how_to_resume(number, arguments, start, tmp_path):
     process = start(*arguments(steps=100_000, checkpoint_every_steps=100_000))
     run = tmp_path / "run"
     wait_for_steps(run, process)

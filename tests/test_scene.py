@@ -53,11 +53,11 @@ def edit(request):
     return run
 
 
-def at(thing, place):
-    return (*place[:2], thing[2])
+def at(thing, location):
+    return (*location[:2], thing[2])
 
 
-def test_swap_exchanges_the_places_of_two_objects(edit):
+def test_swap_exchanges_the_locations_of_two_objects(edit):
     swapped = edit("swap", 0, 2)
     assert swapped[0] == [at(A, C), B, at(C, A)]
     assert swapped[1:3] == [[A], []]  # there is no object 2
@@ -144,7 +144,7 @@ def test_a_scene_survives_json():
 @pytest.mark.parametrize(
     ("index", "error", "message"),
     [
-        (-1, IndexError, "object -1: a scene has places 0 to 3"),
+        (-1, IndexError, "object -1: a scene has slots 0 to 3"),
         (4, IndexError, "object 4: "),
         (np.array([0, 0, 9, 0]), IndexError, "object 9: "),
         (0.5, TypeError, "index of an object is a whole number"),

@@ -1,4 +1,4 @@
-"""launch/slurm.sbatch: when it requeues itself, and how a run goes on under a real Slurm."""
+"""launch/slurm.sbatch: when it requeues itself, and how a run resumes under a real Slurm."""
 
 import os
 import re
@@ -32,8 +32,8 @@ def _in_the_project(monkeypatch):
     [
         (0, 0, "finished", False),
         (1, 0, "not requeued: the run failed with exit code 1", False),
-        (75, 0, "requeued, to go on from its last checkpoint (restart 1 of at most 3)", True),
-        (137, 2, "requeued, to go on from its last checkpoint (restart 3 of at most 3)", True),
+        (75, 0, "requeued, to resume from its last checkpoint (restart 1 of at most 3)", True),
+        (137, 2, "requeued, to resume from its last checkpoint (restart 3 of at most 3)", True),
         (143, 3, "not requeued: interrupted with exit code 143 after 3 restarts", False),
     ],
 )
@@ -107,7 +107,7 @@ def wait_for(condition, log, seconds=120):
         time.sleep(0.01)
 
 
-def test_a_run_that_loses_a_task_goes_on_as_if_nothing_had_been(
+def test_a_run_that_loses_a_task_resumes_as_if_nothing_had_been(
     slurm, submit, launch, data_dir, tmp_path
 ):
     log, run, one = (tmp_path / name for name in ("log", "run", "one"))

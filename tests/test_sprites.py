@@ -75,17 +75,17 @@ def test_colours_are_the_seven_saturated_ones():
 
 def test_shapes_between_pixels_lie_anywhere_and_are_not_cut():
     bank = shapes.make_bank_between(19)
-    lit = bank.sprites.any(-1)
-    area = lit.sum((1, 2))
+    foreground = bank.sprites.any(-1)
+    area = foreground.sum((1, 2))
     scale, shape = bank.attributes["scale"] / 1_000, bank.attributes["shape"]
     exact = np.choose(shape, [AREAS["square"], np.pi * 2 / 3, AREAS["triangle"]]) * (9 * scale) ** 2
     for kind in range(3):
         assert area[shape == kind].sum() == pytest.approx(exact[shape == kind].sum(), rel=0.02)
-    offset = np.array([np.argwhere(outline).mean(0) for outline in lit]) - 9
+    offset = np.array([np.argwhere(outline).mean(0) for outline in foreground]) - 9
     assert np.abs(offset).max() < 0.8  # half a pixel, and what a small triangle loses
     assert (np.histogram(offset, 10, (-0.5, 0.5))[0] > 0.08 * offset.size).all()
     grid = {outline.tobytes() for outline in shapes.make_bank(19).sprites.any(-1)}
-    assert np.mean([outline.tobytes() in grid for outline in lit]) < 0.01
+    assert np.mean([outline.tobytes() in grid for outline in foreground]) < 0.01
 
 
 # --- digits ------------------------------------------------------------------

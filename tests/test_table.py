@@ -30,7 +30,7 @@ BASELINE = {
 
 
 def changed(base=LAVAE, *, test=None, test_7=None, **fields):
-    """A result with other fields, and other figures of its splits."""
+    """A result with other fields, and other numbers of its splits."""
     found = copy.deepcopy({**base, **fields})
     for split, scores in (("test", test), ("test_7", test_7)):
         if scores:
@@ -67,7 +67,7 @@ def test_shipped_results_give_the_table_in_readme():
     assert not readme[start + len(written)].startswith("|")
 
 
-def test_without_results_of_ours_a_row_has_the_paper_s_figures_alone():
+def test_without_results_of_ours_a_row_has_the_paper_s_numbers_alone():
     made = make(BASELINE)
     assert [row[:2] for row in made.rows] == [
         ["multi-MNIST-1k", "LAVAE"],
@@ -142,7 +142,7 @@ def test_a_data_set_is_known_by_its_other_name(name, title):
         ),
     ],
 )
-def test_what_is_not_measured_as_in_the_paper_has_a_marked_row_without_its_figures(changes, note):
+def test_what_is_not_measured_as_in_the_paper_has_a_marked_row_without_its_numbers(changes, note):
     made = make(changed(**changes))
     papers, ours = rows_of(made, "multi-MNIST-1k")[:2]
     assert papers == ["multi-MNIST-1k", "LAVAE", "", "42.2 ± 1.1", "", ">= 99.9%", ""]
@@ -151,12 +151,12 @@ def test_what_is_not_measured_as_in_the_paper_has_a_marked_row_without_its_figur
 
 
 def test_marked_rows_come_after_the_comparable_one_and_share_notes():
-    few = {"num_samples": 10}
+    fewer = {"num_samples": 10}
     made = make(
         changed(overrides="canvas=96", test={"neg_bound": 50.0}),
-        changed(BASELINE, **few),
+        changed(BASELINE, **fewer),
         changed(),
-        changed(dataset="multi_dsprites", **few),
+        changed(dataset="multi_dsprites", **fewer),
     )
     assert [row[0] for row in made.rows if row[2]] == [
         "multi-MNIST-1k",
@@ -175,7 +175,7 @@ def test_changes_to_the_data_are_the_same_in_any_order():
     assert [row[6] for row in made.rows if row[2]] == ["2"]
 
 
-def test_a_data_set_that_the_paper_does_not_know_has_a_row_without_its_figures():
+def test_a_data_set_that_is_not_in_the_paper_has_a_row_without_its_numbers():
     made = make(changed(dataset="letters"), changed(BASELINE, dataset="letters"))
     assert len(made.rows) == 8
     assert made.rows[6] == ["letters", "LAVAE", "36.0", "", "100.00% / 99.50%", "", "1"]
@@ -193,7 +193,7 @@ def test_recipes_have_a_row_each_and_are_named_if_there_are_several():
     assert rows_of(made, "multi-dSprites")[0][1] == "LAVAE"
 
 
-def test_a_learnt_prior_has_a_row_of_its_own_without_the_paper_s_figures():
+def test_a_learnt_prior_has_a_row_of_its_own_without_the_paper_s_numbers():
     learnt = {"recipe": "mixture", "prior": "mixture of 3,000"}
     made = make(
         changed(seed=0, test={"neg_bound": 26.0}, **learnt),
@@ -267,16 +267,16 @@ def test_every_field_of_a_result_is_needed(field):
 def test_a_result_without_test_is_refused():
     found = changed()
     del found["splits"]["test"]
-    assert "a.json has no figures of test" in refusal(found)
+    assert "a.json has no results of test" in refusal(found)
 
 
 def test_an_unknown_kind_of_model_is_refused():
-    assert "kind 'gan'; there are lavae and baseline" in refusal(changed(kind="gan"))
+    assert "kind 'gan'; expected one of lavae, baseline" in refusal(changed(kind="gan"))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "36"])
 @pytest.mark.parametrize("name", ["neg_bound", "images", "count_accuracy"])
-def test_figures_must_be_finite_numbers(name, value):
+def test_results_must_be_finite_numbers(name, value):
     message = refusal(changed(test={name: value}))
     assert f"a.json: {name} of test is {value!r}, which is no finite number" in message
 

@@ -94,12 +94,16 @@ def test_the_distance_pulls_the_map_to_the_target_and_never_the_target_to_the_ma
 
 def centre_of_mass(image, row, column, radius):
     """The pixel nearest to the centre of mass of what lies around a pixel, by counting."""
-    lit = [
+    foreground = [
         (r, c)
         for r, c in np.argwhere(image)
         if abs(r - row) <= radius and abs(c - column) <= radius
     ]
-    return tuple(int(np.floor(m + 0.5)) for m in np.mean(lit, axis=0)) if lit else (row, column)
+    return (
+        tuple(int(np.floor(m + 0.5)) for m in np.mean(foreground, axis=0))
+        if foreground
+        else (row, column)
+    )
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])
@@ -109,11 +113,11 @@ def test_peaks_move_to_the_centre_of_mass_around_them(times):
     marked = np.zeros((4, 20, 24), bool)
     expected = np.zeros_like(marked)
     for image in range(4):
-        for place in rng.integers((20, 24), size=(3, 2)):
-            marked[(image, *place)] = True
+        for pixel in rng.integers((20, 24), size=(3, 2)):
+            marked[(image, *pixel)] = True
             for _ in range(times):
-                place = centre_of_mass(x[image, ..., 0], *place, 3)
-            expected[(image, *place)] = True
+                pixel = centre_of_mass(x[image, ..., 0], *pixel, 3)
+            expected[(image, *pixel)] = True
     np.testing.assert_array_equal(warmup.centre(marked, x, 3, times), expected)
 
 
@@ -159,8 +163,8 @@ def test_a_share_of_1_turns_every_image_in_one_of_8_ways_that_are_equally_likely
 def test_the_share_of_augmented_images_is_that_of_the_config(monkeypatch):
     config = micro.config(recipe="cpu", steps=2, **{"curriculum.peaks.augmented_share": 0.375})
     task = tasks.make(config)
-    module, asked = task.module((), None), []
-    monkeypatch.setattr(warmup, "augment", lambda x, keys, share: asked.append(share) or x)
+    module, shares = task.module((), None), []
+    monkeypatch.setattr(warmup, "augment", lambda x, keys, share: shares.append(share) or x)
     x, keys = jnp.zeros((2, 24, 24, 1)), jax.random.split(jax.random.key(1), 2)
 
     def loss(key):
@@ -168,7 +172,7 @@ def test_the_share_of_augmented_images_is_that_of_the_config(monkeypatch):
         return model.bind(task.phases[1].loss, module)(variables, x, keys, 0)
 
     jax.eval_shape(loss, jax.random.key(0))
-    assert asked == [0.375]
+    assert shares == [0.375]
 
 
 def test_oblong_images_keep_their_shape_when_augmented():

@@ -13,8 +13,8 @@ from lavae_jax.model_files import SHIPPED, names
 
 NAMES = names()
 LAVAES = [name for name in NAMES if not name.startswith("baseline")]
-# Pixels that are rendered wrong, for each that is lit: the decoder knows 1,000 digits by
-# heart, but of 10,000 the shape and not every pixel of the rim. A wrong digit has over 1.
+# Pixels that are rendered wrong, for each foreground pixel: the decoder reproduces 1,000 digits
+# exactly, but of 10,000 the shape and not every pixel of the rim. A wrong digit has over 1.
 WRONG_PIXELS = {"dsprites": 0.05, "mnist1k": 0.05, "mnist10k": 0.25}
 
 
@@ -37,7 +37,7 @@ def test_what_is_shipped_is_small_whole_and_without_traces_of_a_machine(name):
 
 
 @pytest.mark.parametrize("name", LAVAES)
-def test_fresh_scenes_are_taken_apart_into_the_right_objects(name):
+def test_fresh_scenes_are_decomposed_into_the_right_objects(name):
     model = lavae_jax.load(name)
     builder = datasets.demo_builder(model.config.dataset.name)
     for counts, least in ((None, 0.98), ((7, 7), 0.95)):
@@ -45,8 +45,8 @@ def test_fresh_scenes_are_taken_apart_into_the_right_objects(name):
         inferred = model.infer(scenes.image)
         assert np.mean(np.asarray(inferred.count) == scenes.count) >= least
         rendered = np.asarray(model.render(inferred)) > 0.5
-        lit = scenes.image > 127
-        assert np.sum(rendered != lit) < WRONG_PIXELS[model.config.name] * np.sum(lit)
+        foreground = scenes.image > 127
+        assert np.sum(rendered != foreground) < WRONG_PIXELS[model.config.name] * np.sum(foreground)
 
 
 def test_readme_s_table_is_that_of_the_shipped_results(launch):

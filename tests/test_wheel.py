@@ -26,7 +26,7 @@ assert len(lavae_jax.analyse(model, images.round())) == 4
 others = {"datasets", "configs", "pytest", "tensorflow", "torch", "grain", "matplotlib", "skimage"}
 assert not others & set(sys.modules)
 """
-FEW_STEPS = [
+SHORT_RUN = [
     "--config.curriculum.auxiliary.steps=1",
     "--config.curriculum.peaks.steps=1",
     "--config.curriculum.appearance.steps=1",
@@ -63,7 +63,7 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel):
 
 
 def closure(names):
-    """What is installed here of the packages named, and of those that they ask for."""
+    """What is installed here of the packages named, and of their dependencies."""
     found, waiting = {}, [Requirement(name) for name in names]
     while waiting:
         wanted = waiting.pop()
@@ -79,7 +79,7 @@ def closure(names):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """A virtual environment with the wheel, what it asks for, and nothing else."""
+    """A virtual environment with the wheel, its dependencies, and nothing else."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", str(folder), check=True)
     site = next((folder / "lib").glob("*/site-packages"))
@@ -89,7 +89,7 @@ def environment(wheel, tmp_path_factory):
 
 
 def link(site, extra=""):
-    """Adds what the package asks for, or what an extra does."""
+    """Adds the dependencies of the package, or of an extra."""
     (metadata,) = importlib.metadata.distributions(path=[str(site)], name="lavae_jax")
     asked_for = map(Requirement, metadata.requires)
     wanted = [str(r) for r in asked_for if not r.marker or r.marker.evaluate({"extra": extra})]
@@ -139,7 +139,7 @@ def test_the_commands_work_outside_of_the_checkout(environment, tmp_path):
         "--config=images",
         "--config.dataset.path=own",
         "--config.dataset.held_out=2",
-        *FEW_STEPS,
+        *SHORT_RUN,
         cwd=tmp_path,
     )
     assert train.returncode == 0, train.stderr

@@ -10,32 +10,36 @@ from absl import flags
 
 from benchmarks import timing
 from lavae_jax.commands import xla
-from lavae_jax.playground import visitors
+from lavae_jax.playground import clients
 
 PLAYGROUND = pathlib.Path(__file__).parents[1] / "playground.py"
-VISITORS = flags.DEFINE_integer("visitors", 1, "Of the playground, at once.", lower_bound=1)
-THINK = flags.DEFINE_float("think", 0.0, "Seconds that visitors think.", lower_bound=0)
+CLIENTS = flags.DEFINE_integer("clients", 1, "Of the playground, at once.", lower_bound=1)
+THINK = flags.DEFINE_float(
+    "think", 0.0, "Mean seconds that a client waits after each answer.", lower_bound=0
+)
 
 
 def main() -> None:
     """Times the start up to the first answer, then each answer."""
     before = time.perf_counter()
     command = [sys.executable, "-u", str(PLAYGROUND), "--port=0", "--nobrowser"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=xla.GIVEN)
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=xla.INITIAL_ENVIRONMENT
+    )
     try:
-        said = next((line for line in server.stdout if line.startswith("ready after")), None)
-        if said is None:
+        ready = next((line for line in server.stdout if line.startswith("ready after")), None)
+        if ready is None:
             raise OSError("the playground did not start")
-        url = said.split()[4]
-        first = visitors.visit(url, 1, 1.0, 0.0)
+        url = ready.split()[4]
+        first = clients.simulate(url, 1, 1.0, 0.0)
         timing.report(
-            "start", seconds=round(time.perf_counter() - before - 1.0, 1), said=said.strip()
+            "start", seconds=round(time.perf_counter() - before - 1.0, 1), said=ready.strip()
         )
         if any(answer.error for answer in first):
             raise OSError(f"the playground answers {first}")
-        visitors.wait_until_all_are_warm(url)
+        clients.wait_until_warm(url)
         timing.report("all models warm", seconds=round(time.perf_counter() - before, 1))
-        answers = visitors.visit(url, VISITORS.value, timing.SECONDS.value, THINK.value)
+        answers = clients.simulate(url, CLIENTS.value, timing.SECONDS.value, THINK.value)
     finally:
         server.terminate()
         server.wait()
@@ -44,7 +48,7 @@ def main() -> None:
         times = [1e3 * a.seconds for a in answers if what in ("all", a.what)]
         timing.report(
             what,
-            visitors=VISITORS.value,
+            clients=CLIENTS.value,
             answers=len(times),
             answers_per_second=round(len(times) / timing.SECONDS.value, 1),
             median_ms=round(float(np.median(times)), 1),

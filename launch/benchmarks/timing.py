@@ -59,5 +59,5 @@ def with_and_without_flags(measure) -> None:
         measure()
         return
     for flags_set in ("0", "1"):
-        environment = {**xla.GIVEN, "LAVAE_XLA_FLAGS": flags_set}
+        environment = {**xla.INITIAL_ENVIRONMENT, "LAVAE_XLA_FLAGS": flags_set}
         subprocess.run([sys.executable, *sys.argv], env=environment, check=True)

@@ -26,9 +26,9 @@ def make_builder(model: lavae_jax.Model):
     datasets = scene_data.load()
     options = model_flags.builder_options(model)
     builder = datasets.demo_builder(**options)
-    wanted, there = datasets.make_builder(**options).info.full_name, builder.info.full_name
-    if there != wanted:
-        print(f"the digits of {wanted} are not at hand; these are scenes of {there}")
+    wanted, drawn = datasets.make_builder(**options).info.full_name, builder.info.full_name
+    if drawn != wanted:
+        print(f"the digits of {wanted} are not at hand; these are scenes of {drawn}")
     config = builder.builder_config
     most = datasets.scenes.capacity(config.patch, config.canvas)
     if COUNT.value > most:
@@ -69,8 +69,8 @@ def main():
     scene = model.infer(images)
     for i in range(len(images)):
         count = int(scene.count[i])
-        places = [tuple(map(int, place)) for place in scene.location[i][:count]]
-        print(f"scene {i}: {count} objects (true: {COUNT.value}) at {places}")
+        locations = [tuple(map(int, location)) for location in scene.location[i][:count]]
+        print(f"scene {i}: {count} objects (true: {COUNT.value}) at {locations}")
     figures.save(gallery.edits(model, images.astype(np.float32), scene), output)
     print(f"written to {output}")
 

@@ -10,7 +10,7 @@ accuracy, how far inferred centres are from the true ones, foreground ARI, and h
 objects are disentangled; writes all of it, with the confusion matrix of counts, to
 --output.
 
-Several processes share the images out, and the figures stay the same. They are started as
+Several processes share the images, and the numbers stay the same. They are started as
 those of launch/train.py are; process 0 prints and writes.
 """
 

@@ -78,8 +78,8 @@ def main():
     about = {"model": model.fingerprint, "images": IMAGES.value, "content": source.fingerprint}
     about |= {"preprocessing": list(vars(model.preprocessing).values()), "wanted": list(wanted)}
     about |= {"overlay": OVERLAY.value}
-    unfinished = objects.Unfinished(output, about)
-    before = len(unfinished.records)
+    partial = objects.PartialRecords(output, about)
+    before = len(partial.records)
     if before:
         print(f"resuming after {before:,} of {len(source):,} images")
 
@@ -89,13 +89,13 @@ def main():
         objects.overlay(raw, found).save(file)
 
     started = time.monotonic()
-    done = list(unfinished.records)
+    done = list(partial.records)
     chunks = analysis.analyse_in_chunks(model, source, wanted, done, draw if overlays else None)
     with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
         for records in chunks:
-            unfinished.add(records)
+            partial.add(records)
             progress.update(len(records))
-    records, written = unfinished.records, unfinished.finish()
+    records, written = partial.records, partial.finish()
     _report(records, (len(records) - before) / max(time.monotonic() - started, 1e-9))
     print(f"written to {' and '.join(map(str, written))}")
     return 1 if all(record["error"] for record in records) else 0

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from lavae_jax.commands import program as program  # first: it prepares the process
+from lavae_jax.commands import startup
 
 COMMANDS = {
     "demo": "decompose fresh scenes with shipped weights, edit them, and draw the result",
@@ -24,6 +24,7 @@ def usage() -> str:
 
 
 def main() -> None:
+    startup.prepare()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("", "-h", "--help", "help"):
         print(usage())

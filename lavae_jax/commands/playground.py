@@ -101,7 +101,7 @@ def listen() -> socket.socket:
 
 def hosts(port: int) -> list[str]:
     """What the header Host may say. A name that is not ours could be somebody else's, who sends
-    visitors here; an address, where others may come at all, is nobody's but ours."""
+    browsers here; an address, where others may connect at all, is nobody's but ours."""
     names = {"127.0.0.1", "localhost", "[::1]"}
     if HOST.value not in LOCAL:
         names |= {HOST.value, socket.gethostname(), socket.getfqdn(), server.ANY_ADDRESS}

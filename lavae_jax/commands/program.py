@@ -1,27 +1,13 @@
-"""What every program begins with. It is imported first.
+"""What the programs have in common: flags, configs, output files, and errors as one sentence.
 
-It sets XLA's flags, makes Ctrl-C end the program with a word instead of a traceback, even while it
-starts, keeps what was compiled for the next start, and turns expected errors into one sentence.
+Compiled programs are cached for the next start. What comes before any import is in `startup`.
 """
 
 import functools
 import os
 import pathlib
-import signal
 import sys
 from collections.abc import Callable, Sequence
-
-
-def _leave(number, _frame):
-    os.write(2, b"\ninterrupted\n")
-    os._exit(128 + number)  # the usual way out may crash while XLA's threads are at work
-
-
-signal.signal(signal.SIGINT, _leave)
-
-from lavae_jax.commands import xla
-
-xla.set_flags()
 
 import jax
 from absl import app, flags, logging
@@ -53,21 +39,16 @@ def run(
 
     def checked(argv: list[str]) -> int | None:
         logging.set_verbosity(logging.WARNING)
-        _keep_what_is_compiled()
+        _cache_compiled_programs()
         if len(argv) > 1 and not positional:
             raise app.UsageError(f"unexpected argument {argv[1]!r}")
         try:
-            code = main(argv[1:]) if positional else main()
+            return main(argv[1:]) if positional else main()
         except EXPECTED as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             if jax.distributed.is_initialized():
-                os._exit(1)  # the usual way out waits for the other processes, and they for us
+                os._exit(1)  # a normal exit waits for the other processes, and they for us
             return 1
-        if jax.distributed.is_initialized():
-            return code
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code or 0)  # all files are closed, and taking the interpreter down takes a second
 
     # What --help shows.
     command = sys.modules[main.__module__]
@@ -78,7 +59,7 @@ def run(
     app.run(checked, flags_parser=functools.partial(_parse, connect=connect))
 
 
-def _keep_what_is_compiled() -> None:
+def _cache_compiled_programs() -> None:
     if not CACHE.value:
         jax.config.update("jax_enable_compilation_cache", False)
     elif not jax.config.jax_compilation_cache_dir:
@@ -103,7 +84,7 @@ def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list
         message = f"in --config: {' '.join(message.split())}"
     print(f"error: {message}\n({argv[0]} --help lists the flags)", file=sys.stderr, flush=True)
     if jax.distributed.is_initialized():
-        os._exit(1)  # the usual way out waits for the other processes, and they for us
+        os._exit(1)  # a normal exit waits for the other processes, and they for us
     raise SystemExit(1)
 
 
@@ -135,8 +116,8 @@ def _find_config(word: str) -> str:
     name, colon, recipe = word.removeprefix("--config=").partition(":")
     path = name if os.path.isfile(name) else recipes.path(name)
     if path is None:
-        there = ", ".join(recipes.names())
-        raise flags.Error(f"{word}: there is no such file; expected a path or one of {there}")
+        known = ", ".join(recipes.names())
+        raise flags.Error(f"{word}: there is no such file; expected a path or one of {known}")
     return f"--config={path}{colon}{recipe}"
 
 

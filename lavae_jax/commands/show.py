@@ -1,4 +1,4 @@
-"""Writes a labelled grid of scenes, to be looked at.
+"""Writes a labelled grid of scenes.
 
     python launch/show_data.py --dataset=multi_dsprites --split=test_7 --output=grid.png    # scenes
 
@@ -48,7 +48,7 @@ def factors_caption() -> str:
 
 
 def describe(example: dict) -> str:
-    """The objects of a scene in a few letters."""
+    """The objects of a scene, abbreviated."""
     n = example["count"]
     if "labels" in example:
         objects = [str(label) for label in example["labels"][:n]]
@@ -72,7 +72,7 @@ def show_images(output: pathlib.Path) -> None:
     sides = np.array(whole.shapes)
     whole = whole.with_canvas(tuple(np.minimum(sides.max(0), LARGEST).tolist()))
     found = custom.parts(whole)
-    custom.check_light(found.lit, preprocessing)
+    custom.check_foreground(found.foreground, preprocessing)
     side = min(int(np.median(sides)), LARGEST)
     canvas = custom.propose(found, side).canvas
     crops = whole.with_canvas((canvas, canvas))
@@ -104,9 +104,9 @@ def show_images(output: pathlib.Path) -> None:
     command += [f"--config.{name}={value}" for name, value in settings.items()]
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
-        f"{found.lit:.1%} of the pixels are foreground; {len(found.side):,} connected parts in "
-        f"{len(found.count)} of them, of {np.median(found.side):.0f} pixels (median), the largest "
-        f"{found.side.max()}\nwritten to {output} and {histogram}\n"
+        f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected parts "
+        f"in {len(found.count)} of them, of {np.median(found.side):.0f} pixels (median), the "
+        f"largest {found.side.max()}\nwritten to {output} and {histogram}\n"
         f"to train:\n  {shlex.join(command)}"
     )
     if 2 * proposed.sprite_size > canvas:

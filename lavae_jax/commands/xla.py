@@ -1,44 +1,59 @@
-"""Flags for XLA, which reads them when it starts: so this is imported before jax.
+"""Flags for XLA, which reads them when it starts: they are set before jax is imported.
 
-Each is set where the user has not set it, and where the library knows it, since a flag
-that it does not know ends the process. LAVAE_XLA_FLAGS=0 leaves all alone.
+Each is set where the user has not set it, and where the installed version of the library is known
+to have it, since a flag that the library does not know ends the process. LAVAE_XLA_FLAGS=0 leaves
+all alone.
 """
 
-import importlib.util
-import mmap
+import importlib.metadata
 import os
-import pathlib
+from typing import NamedTuple
+
+INITIAL_ENVIRONMENT = dict(os.environ)  # before anything is set
+
+
+class Flag(NamedTuple):
+    """An environment variable, what it is to contain, and the package that reads it."""
+
+    variable: str
+    text: str
+    package: str
+
+    @property
+    def name(self) -> str:
+        return self.text.partition("=")[0]
+
 
 # YNNPACK, which XLA uses on CPUs by default, makes convolutions and their gradients 1.6 to
 # 2.1 times as slow as XLA's own (docs/platforms.md).
-CPU = "--xla_cpu_experimental_ynn_fusion_type="
+CPU = Flag("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=", "jaxlib")
 # The TPU's compiler tries tilings of each convolution until one is this near to the ideal. At
 # its default of 1 that takes four to five times as long, for steps that are 7 % faster by its
 # own estimate (docs/platforms.md).
-TPU = "--xla_jf_convolution_performance_target=0.92"
+TPU = Flag("LIBTPU_INIT_ARGS", "--xla_jf_convolution_performance_target=0.92", "libtpu")
 
-GIVEN = dict(os.environ)  # before anything is set
+# The versions that were tried with our flags. Others run without them: to add one, measure it.
+KNOWN_VERSIONS = {"jaxlib": ("0.10",), "libtpu": ("0.0.42",)}
 
 
 def set_flags() -> None:
     if os.environ.get("LAVAE_XLA_FLAGS") != "0":
-        add("XLA_FLAGS", CPU, "jaxlib", "libjax_common.so")
-        add("LIBTPU_INIT_ARGS", TPU, "libtpu", "libtpu.so")
+        add(CPU)
+        add(TPU)
 
 
-def add(variable: str, flag: str, package: str, library: str) -> None:
-    """Unless it is set, or the library does not know it."""
-    name = flag.partition("=")[0]
-    given = os.environ.get(variable, "")
-    if name not in given and _knows(package, library, name.removeprefix("--")):
-        os.environ[variable] = f"{given} {flag}".strip()
+def add(flag: Flag) -> None:
+    """Unless it is set, or the installed version is not known to have it."""
+    given = os.environ.get(flag.variable, "")
+    if flag.name not in given and is_known(flag.package):
+        os.environ[flag.variable] = f"{given} {flag.text}".strip()
 
 
-def _knows(package: str, library: str, flag: str) -> bool:
-    """Whether the flag's name stands in the library."""
-    found = importlib.util.find_spec(package)
-    path = pathlib.Path(found.submodule_search_locations[0]) / library if found else None
-    if path is None or not path.exists():
+def is_known(package: str) -> bool:
+    """Whether our flags were tried with the installed version of a package."""
+    try:
+        installed = importlib.metadata.version(package).split(".")
+    except importlib.metadata.PackageNotFoundError:
         return False
-    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return text.find(flag.encode()) >= 0
+    known = [version.split(".") for version in KNOWN_VERSIONS[package]]
+    return any(installed[: len(version)] == version for version in known)

@@ -1,1 +1,1 @@
-"""A page where scenes come apart in your hands; `launch/playground.py` opens it."""
+"""A page to decompose and edit scenes; `launch/playground.py` opens it."""

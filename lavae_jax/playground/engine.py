@@ -1,8 +1,8 @@
-"""What the page asks of models, as functions of plain data, several requests at a time.
+"""What the page needs of models, as functions of plain data, several requests at a time.
 
 Every function takes a list of requests of one kind and gives a list of answers: JSON, with arrays
-of bytes in base64. What is wrong with a request raises a `Refused` that says so in words; nothing
-else about the program reaches the page.
+of bytes in base64. A request that cannot be answered raises a `Refused`, whose message explains
+it; nothing else about the program reaches the page.
 """
 
 import base64
@@ -31,7 +31,7 @@ ENCODED = 256  # scenes that the directions are made of
 
 
 class Refused(Exception):
-    """A request that makes no sense; the message is for the visitor."""
+    """A request that makes no sense; the message is for the client."""
 
 
 # --- plain data --------------------------------------------------------------
@@ -124,7 +124,7 @@ class Engine:
 
     def model(self, name: Any) -> Model:
         if not isinstance(name, str) or name not in self.models:
-            raise Refused(f"There is no such model; there are {', '.join(self.models)}.")
+            raise Refused(f"There is no such model; expected one of {', '.join(self.models)}.")
         return self.models[name]
 
     @staticmethod
@@ -149,7 +149,7 @@ class Engine:
         return np.stack([*images, *[np.zeros(self._shape(name), np.float32)] * SIZE][:SIZE])
 
     def warm(self, name: str) -> None:
-        """Compiles all that the page asks for."""
+        """Compiles all that the page needs."""
         self.about(name)
         request = {"model": name, "count": 1, "seed": 0, "scene": {"objects": []}}
         (dreamt,) = self.dream([request])
@@ -258,7 +258,7 @@ class Engine:
         return answers
 
     def infer(self, requests: Sequence[Json]) -> list[Json]:
-        """Images taken apart: {model, image} -> objects, the map of where they may be, and the
+        """Decomposes images: {model, image} -> objects, the map of where they may be, and the
         bound. Here as below, all requests are of one model."""
         name = requests[0].get("model")
         model = self.model(name)
@@ -270,7 +270,7 @@ class Engine:
         appearances = model.describe(batch, kept)
         drawn = model.decode(np.concatenate(appearances))
         sprites = decomposition.split(drawn, [len(z) for z in appearances])
-        # A picture's bound does not depend on who else is asking, nor does what is compiled.
+        # An image's bound does not depend on concurrent requests, nor does what is compiled.
         most = model.settings.max_objects
         bound = model.bound(batch, SAMPLES, indices=[0] * SIZE, max_objects=most)
         terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}
@@ -338,10 +338,10 @@ class Engine:
         model = self.model(name)
         vectors = []
         for request, image in zip(requests, self._images(name, requests), strict=True):
-            place = _vector(request.get("location"), "A location", 2)
+            location = _vector(request.get("location"), "A location", 2)
             scene = self._draw_posterior(name, image, _seed(request))
             found = np.asarray(scene.location[0])[: int(scene.count[0])]
-            distances = np.abs(found - place).max(1)
+            distances = np.abs(found - location).max(1)
             if not (distances <= model.settings.sprite_size / 2).any():
                 raise Refused("The model finds no object there any more.")
             vectors.append(np.asarray(scene.appearance[0, distances.argmin()]))

@@ -1,7 +1,7 @@
-"""The playground's server: the page, and a few questions that it asks.
+"""The playground's server: the page and its JSON API.
 
-One thread computes; what arrives while it is at work waits, and is computed together. Only the
-hosts that the server was started for are answered, and only pages of its own may ask.
+One thread computes; requests that arrive meanwhile wait, and are computed as a batch. Only requests
+for the hosts that the server was started for are answered, and only its own page may send them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ HEADERS = {
 }
 
 
-# --- requests together -------------------------------------------------------
+# --- batches of requests -----------------------------------------------------
 
 
 class Batches:
@@ -48,46 +48,48 @@ class Batches:
         self._waiting: dict[Hashable, list[tuple[Callable, Json, asyncio.Future]]] = {}
         self._wake = asyncio.Event()
 
-    async def ask(self, kind: Hashable, function: Callable[[Sequence[Json]], list], request: Json):
+    async def submit(
+        self, kind: Hashable, function: Callable[[Sequence[Json]], list], request: Json
+    ):
         if sum(map(len, self._waiting.values())) >= WAITING:
-            raise HTTPException(503, "Too many visitors at once; try again in a moment.")
+            raise HTTPException(503, "Too many requests at once; try again in a moment.")
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(kind, []).append((function, request, future))
         self._wake.set()
         return await future
 
-    async def work(self) -> None:
-        """Without end."""
+    async def run(self) -> None:
+        """Computes without end."""
         while True:
             await self._wake.wait()
             if not self._waiting:
                 self._wake.clear()
                 continue
-            kind, asked = next(iter(self._waiting.items()))
+            kind, waiting = next(iter(self._waiting.items()))
             del self._waiting[kind]
-            now, later = asked[:SIZE], asked[SIZE:]
-            if later:
-                self._waiting[kind] = later  # behind the others
-            await self._answer(now)
+            batch, rest = waiting[:SIZE], waiting[SIZE:]
+            if rest:
+                self._waiting[kind] = rest  # behind the others
+            await self._compute(batch)
 
-    async def _answer(self, asked) -> None:
-        function = asked[0][0]
+    async def _compute(self, batch) -> None:
+        function = batch[0][0]
         try:
-            requests = [request for _, request, _ in asked]
+            requests = [request for _, request, _ in batch]
             answers = await asyncio.to_thread(function, requests)
         except Exception as error:
-            if len(asked) > 1:  # one of them is wrong; the others are not to suffer
-                for one in asked:
-                    await self._answer([one])
+            if len(batch) > 1:  # one request failed; the others are computed without it
+                for one in batch:
+                    await self._compute([one])
                 return
-            _settle(asked[0][2], error=error)
+            _resolve(batch[0][2], error=error)
             return
-        for (_, _, future), answer in zip(asked, answers, strict=True):
-            _settle(future, answer=answer)
+        for (_, _, future), answer in zip(batch, answers, strict=True):
+            _resolve(future, answer=answer)
 
 
-def _settle(future: asyncio.Future, answer: Any = None, error: Exception | None = None) -> None:
-    if future.done():  # the visitor has gone
+def _resolve(future: asyncio.Future, answer: Any = None, error: Exception | None = None) -> None:
+    if future.done():  # the client has disconnected
         return
     if error is None:
         future.set_result(answer)
@@ -113,7 +115,7 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
         if model in engine.names() and model not in ready():
             raise Refused(f"{model} is still warming up; try again in a moment.")
         function = kinds[kind]
-        return JSONResponse(await batches.ask((function.__name__, model), function, content))
+        return JSONResponse(await batches.submit((function.__name__, model), function, content))
 
     async def models(request: Request) -> Response:
         warm = ready()
@@ -142,7 +144,7 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        worker = asyncio.create_task(batches.work())
+        worker = asyncio.create_task(batches.run())
         yield
         worker.cancel()
 
@@ -158,10 +160,10 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={
-            HTTPException: _say,
-            Refused: _say,
-            ClientDisconnect: _say_nothing,
-            Exception: _say_little,
+            HTTPException: _explain,
+            Refused: _explain,
+            ClientDisconnect: _empty_answer,
+            Exception: _internal_error,
         },
         lifespan=lifespan,
     )
@@ -178,23 +180,27 @@ async def _content(request: Request) -> Json:
     return content
 
 
-async def _say(request: Request, error: Exception) -> Response:
+async def _explain(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     return JSONResponse({"error": str(error)}, 400)
 
 
-async def _say_nothing(request: Request, error: Exception) -> Response:
-    """To a client that is gone."""
+async def _empty_answer(request: Request, error: Exception) -> Response:
+    """For a client that has disconnected."""
     return Response(status_code=400)
 
 
-async def _say_little(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "Something went wrong; the server's log says what."}, 500)
 
 
 class _Guard:
-    """Refuses strangers and long bodies, and adds headers to every answer."""
+    """Refuses other hosts and origins and long bodies, and adds headers to every answer.
+
+    Starlette's TrustedHostMiddleware knows names only: neither ports, nor that any address of this
+    machine is right where the server listens to all of them.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
         self._app, self.hosts = app, {host.lower() for host in hosts}
@@ -218,7 +224,7 @@ class _Guard:
             return
         received = 0
 
-        async def receive_little() -> Message:
+        async def receive_limited() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
@@ -226,7 +232,7 @@ class _Guard:
                 raise HTTPException(413, "The request is too long.")
             return message
 
-        await self._app(scope, receive_little, send_with_headers)
+        await self._app(scope, receive_limited, send_with_headers)
 
     def _is_address(self, host: str) -> bool:
         """Whether it is an address with the right port, where any will do. Browsers leave port
@@ -244,7 +250,7 @@ class _Guard:
         if host not in self.hosts and not self._is_address(host):
             return 403, f"This server does not answer for {host}; see its --host."
         if origin and origin.partition("://")[2] != host:
-            return 403, "Only the playground's own page may ask."
+            return 403, "Only the playground's own page may send requests."
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > LARGEST_BODY:
             return 413, "The request is too long."

@@ -1,10 +1,11 @@
 """The programs of a run, compiled for devices that are not there.
 
-The package libtpu brings the TPU's own compiler to any machine. What it is given here are
-the very steps that a pod would run; what it says of them are its own figures, and a time
-made of them by the roofline model.
+The package libtpu brings the TPU's own compiler to any machine. It compiles the very steps that a
+pod would run; the costs reported are the compiler's own estimates, and the time is derived from
+them by the roofline model.
 """
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.export
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
 from lavae_jax.errors import UserError
@@ -131,7 +133,7 @@ def tpu_devices(topology: str) -> list[Any]:
             "training does not look for a TPU: pip install --target=FOLDER "
             f"'{libtpu_requirement()}', and set PYTHONPATH=FOLDER"
         )
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no server to ask about a TPU
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing is run, so nothing clashes
     from jax.experimental import topologies  # which looks for libtpu
 
@@ -140,7 +142,7 @@ def tpu_devices(topology: str) -> list[Any]:
     except Exception as error:  # of many kinds, by the compiler's mood
         first = str(error).strip().splitlines()[0]
         raise CompileCheckError(
-            f"there is no topology {topology!r} ({first}); v5e:2x2 and v4:2x2x4 are two"
+            f"there is no topology {topology!r} ({first}); expected one such as v5e:2x2 or v4:2x2x4"
         ) from error
 
 
@@ -148,23 +150,37 @@ def chip_of(devices: Sequence[Any]) -> Chip | None:
     """What each device has; where a chip is two devices, half of the chip. None if unknown."""
     chip = CHIPS.get(devices[0].device_kind)
     cores = 1 + max(device.core_on_chip for device in devices)
-    return chip and Chip(*(figure / cores for figure in chip))
+    return chip and Chip(*(number / cores for number in chip))
 
 
 def libtpu_requirement() -> str:
-    """What this version of jax asks for."""
+    """The requirement of this version of jax."""
     requires = importlib.metadata.requires("jax") or ()
-    wanted = [r.partition(";")[0].strip() for r in requires if r.startswith("libtpu")]
-    return wanted[0] if wanted else "libtpu"
+    found = [r.partition(";")[0].strip() for r in requires if r.startswith("libtpu")]
+    return found[0] if found else "libtpu"
+
+
+@contextlib.contextmanager
+def _no_compilation_cache() -> Iterator[None]:
+    """Switches jax's persistent cache off. Since jax looks only once whether it is on, for all
+    later compilations, it has to be reset, too."""
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
 
 
 def compile_for(program: Program, devices: Sequence[Any]) -> Report:
     step = program.make(devices)
     lowered = step.lower(*program.arguments(len(devices)))
-    jax.config.update("jax_enable_compilation_cache", False)  # it is the compiler that is timed
-    before = time.monotonic()
-    compiled = lowered.compile()
-    seconds = time.monotonic() - before
+    with _no_compilation_cache():  # it is the compiler that is timed
+        before = time.monotonic()
+        compiled = lowered.compile()
+        seconds = time.monotonic() - before
     cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
     return Report(

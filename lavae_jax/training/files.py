@@ -1,4 +1,4 @@
-"""The files of a run: what it was, how it went, and where it can be taken up again."""
+"""The files of a run: its config, environment, metrics and checkpoints."""
 
 import contextlib
 import fcntl
@@ -112,7 +112,7 @@ class RunFiles:
         checkpoints.prune(self.checkpoints, keep, BEST, newest=checkpoint.step)
 
     def open(self, config: ConfigDict, step: int) -> None:
-        """Notes what the run is, and goes on with its metrics after `step`."""
+        """Writes the config and the environment, and resumes the metrics after `step`."""
         _write(self.workdir / "config.json", json.dumps(plain(config), indent=1))
         _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
         path = self.workdir / "metrics.jsonl"

@@ -1,7 +1,7 @@
 """The training loop: steps, and everything around them that keeps a run safe.
 
 The order in which a run resumes: build the task and an initial state from the config; load the
-newest whole checkpoint; put its arrays in place of the initial ones; set the data iterator to
+newest whole checkpoint; replace the initial arrays by its own; set the data iterator to
 where it was; continue with the next step. Batches and random numbers depend on the step alone,
 and what a phase begins with on the state before it, so interruptions leave no trace.
 """
@@ -190,7 +190,7 @@ class Run:
     # --- running -----------------------------------------------------------------
 
     def run(self, request: StopRequest) -> None:
-        """Trains until the end, or until some process is asked to stop."""
+        """Trains until the end, or until some process receives a request to stop."""
         alone = jax.process_count() == 1
         if self.num_steps - self.step >= FORECAST_FROM:
             self._make_forecast(request)
@@ -201,7 +201,7 @@ class Run:
                     self._prepare(phase, request)
                 except _Interrupted:
                     return
-            self._start_step(phase, asked=request.signal is not None)
+            self._start_step(phase, stop_requested=request.signal is not None)
             last, phase_end = self.step == self.num_steps, self.task.end_of(phase)
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
             # What comes before the next phase's first step may take minutes.
@@ -300,13 +300,13 @@ class Run:
         module = self.task.module((), None)
         return phase.prepare(module, steps.variables_of(state), images, saved)
 
-    def _start_step(self, phase: Phase, asked: bool) -> None:
+    def _start_step(self, phase: Phase, stop_requested: bool) -> None:
         """Starts a step, and waits for the one before."""
         batch = next(self.batches)
         inputs = {"image": batch["image"], **self._constants}
         if self._cache is not None:
             inputs |= jax.tree.map(lambda rows: rows[batch["index"]], self._cache)
-        stop = np.full(jax.local_device_count(), asked, np.int32)
+        stop = np.full(jax.local_device_count(), stop_requested, np.int32)
         is_new, before = phase.name not in self._train_steps, time.monotonic()
         if is_new:
             self.files.print(f"compiling the step of phase {phase.name} ...")
@@ -418,7 +418,7 @@ class AllImages:
 
 
 class OneBatch(NamedTuple):
-    """A batch of training images [B, H, W, C] in place of all, to see how long they take."""
+    """One batch of training images [B, H, W, C] instead of all, to time them."""
 
     images: np.ndarray
     varies: bool
@@ -482,7 +482,7 @@ def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
         return None
     arrays = found.arrays if found else checkpoints.flatten(like)
     arrays = {name: np.asarray(a) for name, a in send(arrays).items()}
-    # The stream of batches is the same everywhere, and so is the place in it.
+    # The stream of batches is the same everywhere, and so is the position in it.
     position = int(send(np.int32(found.meta["data"]["next_index"] if found else 0)))
     seconds = float(send(np.float32(found.meta.get("seconds", 0.0) if found else 0.0)))
     return Checkpoint(step, arrays, {"data": {"next_index": position}, "seconds": seconds})
@@ -497,4 +497,4 @@ def _leave_if_a_peer_died(error: Exception, workdir: str) -> None:
         f"checkpoint in {workdir}.",
         flush=True,
     )
-    os._exit(os.EX_TEMPFAIL)  # the usual way out would wait for the dead
+    os._exit(os.EX_TEMPFAIL)  # a normal exit would wait for the process that died

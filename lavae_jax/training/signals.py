@@ -1,4 +1,4 @@
-"""Being asked to stop."""
+"""Signal handling during a run."""
 
 import os
 import signal

@@ -64,7 +64,7 @@ def make_train_step(
     A batch has an `image`, and what the phase has prepared: its cache for the batch, and constants.
 
     A step whose loss or gradient is not finite leaves the state as it was. `stop` is
-    whether the process was asked to; the metrics say whether any was.
+    whether the process received a request to stop; the metrics tell whether any process did.
     """
     parts, start = tuple(phase.learning_rates), task.start_of(phase)
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
@@ -136,10 +136,10 @@ def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None
 
 
 def _keys_of_images(key: chex.PRNGKey, batch: jax.Array, size: int) -> chex.PRNGKey:
-    """One key for each image of this device, by its place in the global batch."""
+    """One key for each image of this device, by its index in the global batch."""
     key = jax.random.fold_in(key, batch)
-    place = lax.axis_index(AXIS) * size + jnp.arange(size)
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(place)
+    index = lax.axis_index(AXIS) * size + jnp.arange(size)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
 
 
 def replicate(tree: Any) -> Any:

@@ -49,7 +49,7 @@ async function attempt(action) {
 class Stale extends Error {} // an answer that is no longer wanted
 
 onConnection({
-  lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page goes on when it does.")); },
+  lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page continues when it does.")); },
   back: () => attempt(async () => {
     const [{ name }] = await refreshModels();
     if (!about || !abouts[about.name]) return start(name);
