@@ -125,7 +125,7 @@ def parse_overrides(text: str) -> dict[str, int]:
 
 
 def _override(config, overrides: dict):
-    known = {f.name: f.type for f in dataclasses.fields(config) if f.type is int}
+    known = {f.name: f.type for f in dataclasses.fields(config) if f.type in (int, int | None)}
     for field, value in overrides.items():
         if field not in known:
             raise ValueError(

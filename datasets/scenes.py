@@ -1,7 +1,8 @@
-"""Scenes of non-overlapping objects on a black canvas: what the data sets share.
+"""Scenes of objects on a black canvas: what the data sets share.
 
 A data set is a *bank* of K sprites. A scene is a count, a layout of that many
-boxes, and for each box the index of a sprite. Every draw is an integer, taken
+boxes, and for each box the index of a sprite. Boxes do not overlap, unless the data set
+says so; then later objects cover earlier ones. Every draw is an integer, taken
 from a counter-based stream that is keyed by (data set, seed, split, chunk), so a
 scene's bytes depend on nothing else: not on the machine, the version of numpy, or
 who generates which chunk.
@@ -26,18 +27,20 @@ CHUNK = 1_000  # scenes that share one random stream
 class Bank(NamedTuple):
     """The K sprites that a data set draws from, and what is known of each."""
 
-    sprites: np.ndarray  # [K, box, box, C] uint8, 0 or 1
+    sprites: np.ndarray  # [K, box, box, C] uint8, 0 or 1 (grey scenes: 0 to 255)
     attributes: dict[str, np.ndarray]  # each [K] int32
 
 
 class Examples(NamedTuple):
     """N scenes of at most S objects and their ground truth; absent objects are -1 everywhere."""
 
-    image: np.ndarray  # [N, H, W, C] uint8, 0 or 255
-    mask: np.ndarray  # [N, H, W] uint8: 0 background, k for object k = 1..S
+    image: np.ndarray  # [N, H, W, C] uint8, 0 or 255 (grey scenes: 0 to 255)
+    mask: np.ndarray  # [N, H, W] uint8: 0 background, k for the last object k = 1..S there
     count: np.ndarray  # [N] int32
     locations: np.ndarray  # [N, S, 2] int32: row and column of each box's centre
     objects: np.ndarray  # [N, S] int32: index into the bank
+    centres: np.ndarray  # [N, S, 2] float32: centre of mass of all pixels of an object
+    hidden: np.ndarray  # [N, S] float32: share of an object's pixels that others hide
 
 
 # --- random integers ---------------------------------------------------------
@@ -67,62 +70,90 @@ _MIN_ACCEPTANCE = 0.05
 _SWEEPS = 500
 
 
-def capacity(box: int, canvas: int) -> int:
-    """The largest number of boxes that fit on the canvas without overlap."""
-    return (canvas // box) ** 2
+def capacity(box: int, canvas: int, apart: int | None = None) -> int:
+    """The largest number of boxes that fit on the canvas; see `place`."""
+    apart = box if apart is None else apart
+    if box > canvas:
+        return 0
+    return ((canvas - box) // apart + 1) ** 2 if apart else sys.maxsize
 
 
-def place(bits: np.random.Philox, num_scenes: int, count: int, box: int, canvas: int) -> np.ndarray:
-    """Uniform layouts of `count` boxes inside the canvas, no two overlapping.
+def place(
+    bits: np.random.Philox,
+    num_scenes: int,
+    count: int,
+    box: int,
+    canvas: int,
+    apart: int | None = None,
+) -> np.ndarray:
+    """Uniform layouts of `count` boxes inside the canvas.
 
-    Returns the boxes' top left corners, [num_scenes, count, 2]. Every ordered
-    layout is equally likely: exactly where drawing all boxes at once and
-    rejecting overlaps is affordable, otherwise in the limit of a Markov chain
+    Every ordered layout is equally likely: exactly where drawing all boxes at once and
+    rejecting those that are too close is affordable, otherwise in the limit of a Markov chain
     that is run far beyond the point where its statistics stop changing.
+
+    Args:
+        bits: the random stream.
+        num_scenes: the number of layouts.
+        count: boxes in each.
+        box: height and width of a box.
+        canvas: height and width of the canvas.
+        apart: the least distance of two boxes' corners, in rows or in columns, whichever is
+            larger. By default it is the box's size: no two boxes overlap. With 0, boxes are
+            independent.
+
+    Returns:
+        The boxes' top left corners, [num_scenes, count, 2].
     """
-    if count > capacity(box, canvas):
+    apart = box if apart is None else apart
+    if apart == 0:
+        return integers(bits, canvas - box + 1, (num_scenes, count, 2))
+    if count > capacity(box, canvas, apart):
+        condition = "without overlap" if apart == box else f"with corners {apart} pixels apart"
         raise ValueError(
             f"{count} boxes of {box}x{box} do not fit on a {canvas}x{canvas} canvas "
-            f"without overlap; at most {capacity(box, canvas)} do. Use fewer objects, "
+            f"{condition}; at most {capacity(box, canvas, apart)} do. Use fewer objects, "
             "a smaller patch or a larger canvas."
         )
     span = canvas - box + 1
-    gap = max(span - box, 0)
+    gap = max(span - apart, 0)
     apart_on_one_axis = gap * (gap + 1) / span**2
     pair_is_free = 1 - (1 - apart_on_one_axis) ** 2
     acceptance = pair_is_free ** (count * (count - 1) / 2)
     method = _place_by_rejection if acceptance >= _MIN_ACCEPTANCE else _place_by_chain
-    return method(bits, num_scenes, count, box, canvas)
+    return method(bits, num_scenes, count, box, canvas, apart=apart)
 
 
-def _overlaps(corner: np.ndarray, others: np.ndarray, box: int) -> np.ndarray:
-    """Whether the box at `corner` [N, 2] meets each of `others` [N, n, 2]: [N, n]."""
-    return (np.abs(corner[:, None] - others) < box).all(-1)
+def too_close(corner: np.ndarray, others: np.ndarray, apart: int) -> np.ndarray:
+    """Whether `corner` [N, 2] is less than `apart` away from each of `others` [N, n, 2]: [N, n]."""
+    return (np.abs(corner[:, None] - others) < apart).all(-1)
 
 
-def _place_by_rejection(bits, num_scenes, count, box, canvas):
+def _place_by_rejection(bits, num_scenes, count, box, canvas, apart=None):
+    apart = box if apart is None else apart
     accepted = np.empty((0, count, 2), np.int64)
     while len(accepted) < num_scenes:
         corners = integers(bits, canvas - box + 1, (2 * num_scenes, count, 2))
         bad = np.zeros(len(corners), bool)
         for k in range(1, count):
-            bad |= _overlaps(corners[:, k], corners[:, :k], box).any(-1)
+            bad |= too_close(corners[:, k], corners[:, :k], apart).any(-1)
         accepted = np.concatenate([accepted, corners[~bad]])
     return accepted[:num_scenes]
 
 
-def _place_by_chain(bits, num_scenes, count, box, canvas, sweeps=_SWEEPS):
+def _place_by_chain(bits, num_scenes, count, box, canvas, sweeps=_SWEEPS, apart=None):
     """Metropolis: propose a new place for one box, keep it if it is free.
 
     Proposals are symmetric (anywhere on the canvas, or a shift of up to a third
     of a box), so the uniform distribution over layouts is stationary. A chain
     starts on cells of a grid; each scene has its own.
     """
+    apart = box if apart is None else apart
     span = canvas - box + 1
-    cells = canvas // box
+    cells = (canvas - box) // apart + 1
     order = np.argsort(integers(bits, 2**31, (num_scenes, cells**2)), axis=1, kind="stable")
     cell = order[:, :count]
-    corners = box * np.stack([cell // cells, cell % cells], axis=-1)
+    corners = apart * np.stack([cell // cells, cell % cells], axis=-1)
     reach = max(box // 3, 1)
     for sweep in range(sweeps):
         anywhere = sweep % 2
@@ -130,7 +161,7 @@ def _place_by_chain(bits, num_scenes, count, box, canvas, sweeps=_SWEEPS):
         for k in range(count):
             proposal = draws[k] if anywhere else corners[:, k] + draws[k] - reach
             inside = ((proposal >= 0) & (proposal < span)).all(-1)
-            meets = _overlaps(proposal, corners, box)
+            meets = too_close(proposal, corners, apart)
             meets[:, k] = False
             free = inside & ~meets.any(-1)
             corners[free, k] = proposal[free]
@@ -147,37 +178,73 @@ def compose(
     counts: tuple[int, int],
     canvas: int,
     max_objects: int,
+    apart: int | None = None,
+    occlude: bool = False,
 ) -> Examples:
-    """Draws scenes whose number of objects is uniform on counts[0]..counts[1]."""
+    """Draws scenes whose number of objects is uniform on counts[0]..counts[1].
+
+    Where objects overlap, a pixel belongs to the last one. With `occlude`, earlier objects are
+    hidden there; without, nobody can tell the objects' order, and all of them are.
+    For `apart`, see `place`.
+    """
     _, box, _, channels = bank.sprites.shape
+    count, corners = layouts(bits, num_scenes, counts, box, canvas, max_objects, apart)
+    objects = integers(bits, len(bank.sprites), (num_scenes, max_objects))
+
+    image = np.zeros((num_scenes, canvas, canvas, channels), np.uint8)
+    mask = np.zeros((num_scenes, canvas, canvas), np.uint8)
+    owners = np.zeros((num_scenes, canvas, canvas), np.uint8)  # objects that have the pixel
+    centres = np.full((num_scenes, max_objects, 2), -1, np.float32)
+    slots = []
+    for slot in range(counts[1]):
+        scenes = np.flatnonzero(count > slot)
+        where = boxes(scenes, corners[scenes, slot], box)
+        sprite = bank.sprites[objects[scenes, slot]]
+        own = sprite.any(-1)
+        image[where] = np.where(own[..., None], 255 * sprite, image[where])
+        mask[where] = np.where(own, slot + 1, mask[where])
+        owners[where] += own
+        centres[scenes, slot] = corners[scenes, slot] + centres_of_mass(own)
+        slots.append((scenes, where, own))
+
+    hidden = np.full((num_scenes, max_objects), -1, np.float32)
+    for slot, (scenes, where, own) in enumerate(slots):
+        covered = mask[where] != slot + 1 if occlude else owners[where] > 1
+        hidden[scenes, slot] = (own & covered).sum((1, 2)) / own.sum((1, 2))
+    absent = np.arange(max_objects) >= count[:, None]
+    locations = np.where(absent[..., None], -1, corners + (box - 1) // 2)
+    objects = np.where(absent, -1, objects)
+    as_int32 = [a.astype(np.int32) for a in (count, locations, objects)]
+    return Examples(image, mask, *as_int32, centres, hidden)
+
+
+def layouts(bits, num_scenes, counts, box, canvas, max_objects, apart=None):
+    """Numbers of objects [N] and corners of boxes [N, S, 2]; see `compose`."""
     low, high = counts
     count = low + integers(bits, high - low + 1, num_scenes)
     corners = np.full((num_scenes, max_objects, 2), -1, np.int64)
     for n in range(max(low, 1), high + 1):
         scenes = np.flatnonzero(count == n)
-        corners[scenes, :n] = place(bits, len(scenes), n, box, canvas)
-    objects = integers(bits, len(bank.sprites), (num_scenes, max_objects))
+        corners[scenes, :n] = place(bits, len(scenes), n, box, canvas, apart)
+    return count, corners
 
-    image = np.zeros((num_scenes, canvas, canvas, channels), np.uint8)
-    mask = np.zeros((num_scenes, canvas, canvas), np.uint8)
+
+def boxes(scenes: np.ndarray, corner: np.ndarray, box: int) -> tuple[np.ndarray, ...]:
+    """The index of one box [N, box, box] in each of some scenes [N], by its corner [N, 2]."""
+    row, column = corner.T
     offset = np.arange(box)
-    for slot in range(high):
-        scenes = np.flatnonzero(count > slot)
-        row, column = corners[scenes, slot].T
-        where = (
-            scenes[:, None, None],
-            row[:, None, None] + offset[:, None],
-            column[:, None, None] + offset,
-        )
-        sprite = bank.sprites[objects[scenes, slot]]
-        image[where] = 255 * sprite
-        mask[where] = (slot + 1) * sprite.max(-1)
+    return (
+        scenes[:, None, None],
+        row[:, None, None] + offset[:, None],
+        column[:, None, None] + offset,
+    )
 
-    absent = np.arange(max_objects) >= count[:, None]
-    locations = np.where(absent[..., None], -1, corners + (box - 1) // 2)
-    objects = np.where(absent, -1, objects)
-    as_int32 = [a.astype(np.int32) for a in (count, locations, objects)]
-    return Examples(image, mask, *as_int32)
+
+def centres_of_mass(weights: np.ndarray) -> np.ndarray:
+    """Row and column of the centre of mass of whole numbers [K, H, W]: [K, 2]."""
+    by_row, by_column = weights.sum(2, dtype=np.int64), weights.sum(1, dtype=np.int64)
+    row, column = (sums @ np.arange(sums.shape[1]) for sums in (by_row, by_column))
+    return np.stack([row, column], 1) / by_row.sum(1)[:, None]
 
 
 # --- TFDS --------------------------------------------------------------------
@@ -190,6 +257,9 @@ class SceneConfig(tfds.core.BuilderConfig):
     Attributes:
         canvas: height and width of a scene, in pixels.
         patch: height and width of an object's box.
+        apart: the least distance of two boxes' corners, in rows or in columns, whichever is
+            larger; None is the box's size, so that boxes do not overlap, and 0 is any distance.
+            Where it is given, examples have `centres` and `hidden`.
         min_count, max_count: objects in a scene of `train` and `test`.
         crowd: objects in every scene of the third split, `test_<crowd>`.
         num_train, num_test, num_crowd: scenes in each split.
@@ -198,6 +268,7 @@ class SceneConfig(tfds.core.BuilderConfig):
 
     canvas: int = 64
     patch: int
+    apart: int | None = None
     min_count: int = 0
     max_count: int = 3
     crowd: int = 7
@@ -205,6 +276,8 @@ class SceneConfig(tfds.core.BuilderConfig):
     num_test: int = 10_000
     num_crowd: int = 10_000
     seed: int = 0
+
+    grey = False  # whether pixels have levels from 0 to 255, not 0 and 255 alone
 
     @property
     def max_objects(self) -> int:
@@ -220,11 +293,12 @@ class SceneConfig(tfds.core.BuilderConfig):
             raise ValueError(f"min_count={self.min_count} is above max_count={self.max_count}")
         if self.max_objects > 255:
             raise ValueError(f"{self.max_objects} objects do not fit into a uint8 mask")
-        if self.max_objects > capacity(self.patch, self.canvas):
+        most = capacity(self.patch, self.canvas, self.apart)
+        if self.max_objects > most:
+            apart = "without overlap" if self.apart is None else f"{self.apart} pixels apart"
             raise ValueError(
                 f"{self.max_objects} objects of {self.patch}x{self.patch} do not fit on a "
-                f"{self.canvas}x{self.canvas} canvas without overlap "
-                f"(at most {capacity(self.patch, self.canvas)} do)"
+                f"{self.canvas}x{self.canvas} canvas {apart} (at most {most} do)"
             )
 
 
@@ -234,6 +308,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version("1.0.0")
     CHANNELS: int
     ATTRIBUTES: tuple[str, ...]  # one integer per object each, beside its location
+    OCCLUDE: bool  # whether later objects hide earlier ones where they overlap
 
     def make_bank(self, dl_manager: tfds.download.DownloadManager | None = None) -> Bank:
         """The sprites; without a download manager, nothing is downloaded."""
@@ -251,7 +326,12 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return {"train": few, "test": few, f"test_{config.crowd}": crowd}
 
     def entropy(self, split: str) -> float | None:
-        """The entropy of a split's scenes in nats; None for more than 4 objects."""
+        """The entropy of a split's scenes in nats.
+
+        None where it is not known: for more than 4 objects, or objects that may overlap.
+        """
+        if self.builder_config.apart is not None:
+            return None
         fewest, most = self.split_counts[split]
         sprites = self._bank.sprites
         return entropy.entropy(sprites, range(fewest, most + 1), self.builder_config.canvas)
@@ -264,13 +344,22 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         config = self.builder_config
         counts = counts or self.split_counts["train"]
         bits = stream(self.name, config.seed, "draw", seed)
+        return self._compose(bits, self._bank, num_scenes, counts)
+
+    def _compose(
+        self, bits: np.random.Philox, bank: Bank, num_scenes: int, counts: tuple[int, int]
+    ) -> Examples:
+        config = self.builder_config
         most = max(config.max_objects, counts[1])
-        return compose(bits, self._bank, num_scenes, counts, config.canvas, most)
+        args = (bits, bank, num_scenes, counts, config.canvas, most)
+        return compose(*args, config.apart, self.OCCLUDE)
 
     def _info(self) -> tfds.core.DatasetInfo:
         config = self.builder_config
         config.validate()
         size, slots = config.canvas, config.max_objects
+        overlap = ("centres", "hidden") if config.apart is not None else ()
+        shapes = {"centres": (slots, 2), "hidden": (slots,)}
 
         def tensor(shape, dtype, encoding="none"):
             return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
@@ -283,6 +372,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                     "count": np.int32,
                     "locations": tensor((slots, 2), np.int32),
                     **{name: tensor((slots,), np.int32) for name in self.ATTRIBUTES},
+                    **{name: tensor(shapes[name], np.float32) for name in overlap},
                 }
             ),
             disable_shuffling=True,
@@ -303,15 +393,14 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         config = self.builder_config
         with tqdm.tqdm(total=num_scenes, desc=f"{self.name}/{config.name} {split}") as bar:
             for start in range(0, num_scenes, CHUNK):
-                examples = compose(
+                examples = self._compose(
                     stream(self.name, config.seed, split, start // CHUNK),
                     bank,
                     min(CHUNK, num_scenes - start),
                     counts,
-                    config.canvas,
-                    config.max_objects,
                 )
-                yield from enumerate(_one_by_one(examples, bank), start=start)
+                one_by_one = _one_by_one(examples, bank, tuple(self.info.features))
+                yield from enumerate(one_by_one, start=start)
                 bar.update(len(examples.count))
 
     def _log_download_bytes(self) -> None:
@@ -322,18 +411,13 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """TFDS would print that it has downloaded; the progress bars say enough."""
 
 
-def _one_by_one(examples: Examples, bank: Bank) -> Iterator[dict]:
+def _one_by_one(examples: Examples, bank: Bank, features: tuple[str, ...]) -> Iterator[dict]:
     """Each example as TFDS takes it, with the attributes of its objects."""
     present = examples.objects >= 0
     attributes = {
         name: np.where(present, values[examples.objects], -1).astype(np.int32)
         for name, values in bank.attributes.items()
     }
+    values = {**examples._asdict(), **attributes}
     for i in range(len(examples.count)):
-        yield {
-            "image": examples.image[i],
-            "mask": examples.mask[i],
-            "count": examples.count[i],
-            "locations": examples.locations[i],
-            **{name: values[i] for name, values in attributes.items()},
-        }
+        yield {name: values[name][i] for name in features}

@@ -1,19 +1,26 @@
 """The numbers that a trained model is judged by: numpy on what the model gave."""
 
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
 import sklearn.metrics
 
-from lavae_jax import likelihoods, objects, placement
+from lavae_jax import classical, likelihoods, objects, placement
 from lavae_jax.api import Baseline, Model
 from lavae_jax.input_pipeline import ProcessShard, Source
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
 
 EDITED = 500  # scenes, of which those with several objects show what an edit changes
+TOLERANCE = 4.0  # pixels, within which an inferred centre is that of a true object
+MOSTLY_HIDDEN = 0.75  # the share of an object's pixels above which it need not be found
+THRESHOLDED = 1_000  # grey images, of which a threshold is computed
+
+FEATURES = ("image", "count", "mask")  # of the scenes
+OVERLAP = ("centres", "hidden")  # of scenes in which objects may overlap
 
 # --- a split -----------------------------------------------------------------
 
@@ -26,10 +33,16 @@ def evaluate(
     *,
     shard: ProcessShard | None = None,
 ) -> dict[str, Any]:
-    """All figures of a model on scenes with ground truth: `image`, `count` and `mask`.
+    """All metrics of a model on scenes with ground truth.
 
-    Each process measures its share of the scenes, and has the figures of all of them.
-    `entropy` is that of the data, which no model can beat, if it is known.
+    Each process measures its share of the scenes, and has the metrics of all of them.
+
+    Args:
+        model: the model.
+        source: of scenes with `FEATURES` and, if objects overlap, `OVERLAP`.
+        num_samples: importance samples.
+        entropy: of the data, a lower bound on any model's -log p(x); None if it is not known.
+        shard: this process's share.
     """
     shard = shard or ProcessShard.of_this_process()
     size = len(source)
@@ -45,30 +58,73 @@ def evaluate(
         start = time.perf_counter()
         scene = model.infer(images, max_objects=slots)
         scores["images_per_second"] = size / (time.perf_counter() - start)
-        per_image = object_scores(scene, np.asarray(model.sprites(scene)), batch["mask"])
-        scene, count, per_image = shard.gather((scene, batch["count"], per_image), size)
-        scores |= count_scores(np.asarray(scene.count), count)
-        scores |= centre_scores(per_image)
+        sprites, centres = np.asarray(model.sprites(scene)), batch.get("centres")
+        per_image = object_scores(scene, sprites, batch["mask"], centres)
+        truth = batch["count"], batch.get("hidden")
+        scene, truth, per_image = shard.gather((scene, truth, per_image), size)
+        scores |= _scores_of_objects(np.asarray(scene.count), *truth, per_image)
+        claimed, present = np.asarray(scene.score), np.asarray(scene.present)
+        scores["calibration"] = calibration(claimed[present], per_image["is_true"][present])
         scores["disentanglement"] = disentanglement(model, scene[:EDITED], shard=shard)
     return scores
 
 
+def evaluate_classical(method: classical.Method, source: Source) -> dict[str, Any]:
+    """The metrics of a classical method: all but those of a likelihood and of appearances.
+
+    Args:
+        method: one of `classical.METHODS`.
+        source: of scenes; see `evaluate`. Grey scenes get one threshold, by Otsu's method.
+    """
+    batch = source.read(range(len(source)))
+    images = batch["image"] > classical.threshold(batch["image"][:THRESHOLDED])
+    start = time.perf_counter()
+    labels = [method(image) for image in images]
+    seconds = time.perf_counter() - start
+    found = [Found(true_centres(one), one) for one in labels]
+    per_image = scores_of_found(found, batch["mask"], batch.get("centres"))
+    count = np.array([len(one.centres) for one in found])
+    return {
+        "images": len(images),
+        "images_per_second": len(images) / seconds,
+        **_scores_of_objects(count, batch["count"], batch.get("hidden"), per_image),
+    }
+
+
+def _scores_of_objects(count, true_count, hidden, per_image) -> dict[str, Any]:
+    """Metrics of inferred counts [B] and of `scores_of_found`."""
+    return {
+        **count_scores(count, true_count),
+        **({} if hidden is None else visible_scores(count, true_count, hidden)),
+        **centre_scores(per_image),
+        **location_scores(per_image["is_true"], count, true_count),
+    }
+
+
 def describe(name: str, scores: dict[str, Any]) -> str:
-    """A split's figures, for people."""
-    lines = [
-        f"{name}: {scores['images']:,} images",
-        f"  -log p(x) <= {scores['neg_bound']:.2f} ± {scores['standard_error']:.2f} "
-        f"(median {scores['median']:.2f}); "
-        + ", ".join(f"{k} {v:.2f}" for k, v in scores["terms"].items()),
-    ]
-    if scores["entropy"] is not None:
+    """A split's metrics, for people."""
+    lines = [f"{name}: {scores['images']:,} images"]
+    if "neg_bound" in scores:
+        lines.append(
+            f"  -log p(x) <= {scores['neg_bound']:.2f} ± {scores['standard_error']:.2f} "
+            f"(median {scores['median']:.2f}); "
+            + ", ".join(f"{k} {v:.2f}" for k, v in scores["terms"].items())
+        )
+    if scores.get("entropy") is not None:
         lines.append(
             f"  entropy of the data {scores['entropy']:.2f}, gap {scores['gap_to_entropy']:.2f}"
         )
     if "count_accuracy" in scores:
         lines.append(
             f"  count {scores['count_accuracy']:.2%} right, {scores['overcounted']:.2%} over, "
-            f"{scores['undercounted']:.2%} under; {scores['images_per_second']:.0f} images/s"
+            f"{scores['undercounted']:.2%} under, off by "
+            f"{scores['count_mean_absolute_error']:.3f} (mean); "
+            f"{scores['images_per_second']:.0f} images/s"
+        )
+    if scores.get("mostly_hidden"):
+        lines.append(
+            f"  without the {scores['mostly_hidden']:.2%} of the scenes that hide more than "
+            f"{MOSTLY_HIDDEN:.0%} of an object: count {scores['count_accuracy_visible']:.2%} right"
         )
     if "centre_distance_median" in scores:
         lines.append(
@@ -76,6 +132,12 @@ def describe(name: str, scores: dict[str, Any]) -> str:
             f"{scores['centre_distance_95']:.2f} (95 %); "
             f"{scores['centres_within_2_pixels']:.2%} within 2"
         )
+    if "recall" in scores or "precision" in scores:
+        rates = [f"{k} {scores[k]:.2%}" for k in ("recall", "precision") if k in scores]
+        lines.append(f"  within {TOLERANCE:g} pixels: {', '.join(rates)}")
+    if scores.get("calibration", {}).get("expected_calibration_error") is not None:
+        error = scores["calibration"]["expected_calibration_error"]
+        lines.append(f"  expected calibration error of objects' probabilities {error:.4f}")
     if "foreground_ari" in scores:
         lines.append(f"  foreground ARI {scores['foreground_ari']:.4f}")
     for edit in ("move", "appearance"):
@@ -113,18 +175,42 @@ def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
 
 
 def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
-    """Accuracy, over- and under-counting, and the confusion matrix (rows: true counts)."""
+    """Accuracy, errors, and the confusion matrix (rows: true counts) of counts [B]."""
     size = int(max(inferred.max(), true.max())) + 1
     confusion = sklearn.metrics.confusion_matrix(true, inferred, labels=np.arange(size))
     return {
         "count_accuracy": float((inferred == true).mean()),
         "overcounted": float((inferred > true).mean()),
         "undercounted": float((inferred < true).mean()),
+        "count_mean_absolute_error": float(np.abs(inferred.astype(int) - true).mean()),
         "count_confusion": confusion.tolist(),
     }
 
 
+def visible_scores(inferred: np.ndarray, true: np.ndarray, hidden: np.ndarray) -> dict[str, Any]:
+    """Count accuracy without the scenes in which most of an object is hidden.
+
+    Args:
+        inferred: counts [B].
+        true: counts [B].
+        hidden: the share of each object's pixels that others hide, [B, S].
+    """
+    is_left_out = (hidden > MOSTLY_HIDDEN).any(1)
+    scores = {"mostly_hidden": float(is_left_out.mean())}
+    if not is_left_out.all():
+        is_right = (inferred == true)[~is_left_out]
+        scores["count_accuracy_visible"] = float(is_right.mean())
+    return scores
+
+
 # --- locations and masks -----------------------------------------------------
+
+
+class Found(NamedTuple):
+    """The objects that are found in one image."""
+
+    centres: np.ndarray  # [n, 2], row and column
+    labels: np.ndarray  # [H, W]: the object 1..n that a pixel belongs to, or 0
 
 
 def true_centres(mask: np.ndarray) -> np.ndarray:
@@ -154,27 +240,88 @@ def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scipy.optimize.linear_sum_assignment(distance)
 
 
-def object_scores(scene: Scene, sprites: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
-    """Distances of matched centres [B, M], in pixels, and each scene's foreground ARI [B].
+def match_within(
+    one: np.ndarray, other: np.ndarray, tolerance: float = TOLERANCE
+) -> tuple[np.ndarray, np.ndarray]:
+    """As many pairs of points [n, 2] and [m, 2] as possible, each at most `tolerance` apart."""
+    if not len(one) or not len(other):
+        return np.empty(0, int), np.empty(0, int)
+    distance = np.linalg.norm(one[:, None] - other[None], axis=-1)
+    i, j = scipy.optimize.linear_sum_assignment(distance > tolerance)
+    is_near = distance[i, j] <= tolerance
+    return i[is_near], j[is_near]
 
-    They are nan where there is nothing to measure. The centre of an object is the centre of
-    mass of its pixels, of the true ones and of its sprite on the canvas. So it does not
+
+def object_scores(
+    scene: Scene, sprites: np.ndarray, mask: np.ndarray, centres: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """`scores_of_found` for the objects of a scene.
+
+    The centre of an object is the centre of mass of its sprite on the canvas. So it does not
     count which pixel of an object the model calls its location, as long as the sprite makes
     up for it.
+
+    Args:
+        scene: B scenes with M slots.
+        sprites: what its objects look like, [B, M, h, w, C].
+        mask: the true objects' visible pixels, [B, H, W].
+        centres: the true centres [B, S, 2], where parts of objects are hidden; -1 where absent.
     """
     count, location = np.asarray(scene.count), np.asarray(scene.location)
-    distance, ari = np.full(location.shape[:2], np.nan), np.full(len(mask), np.nan)
-    for b, true_mask in enumerate(mask):
-        placed = placed_sprites(location[b, : count[b]], sprites[b, : count[b]], true_mask.shape)
-        ours, truth = inferred_centres(placed), true_centres(true_mask)
-        i, j = match(ours, truth)
-        distance[b, : len(i)] = np.linalg.norm(ours[i] - truth[j], axis=-1)
-        foreground = true_mask > 0
+    found = (
+        _found(placed_sprites(location[b, :n], sprites[b, :n], mask.shape[1:]))
+        for b, n in enumerate(count)
+    )
+    return scores_of_found(found, mask, centres, location.shape[1])
+
+
+def _found(placed: np.ndarray) -> Found:
+    """A pixel belongs to the object that is brightest there, of placed sprites [n, H, W]."""
+    labels = placed.argmax(0) + 1 if len(placed) else np.zeros(placed.shape[1:], int)
+    return Found(inferred_centres(placed), labels)
+
+
+def scores_of_found(
+    found: Iterable[Found],
+    mask: np.ndarray,
+    centres: np.ndarray | None = None,
+    slots: int | None = None,
+) -> dict[str, np.ndarray]:
+    """What is found in B images, compared with the truth.
+
+    Args:
+        found: the objects of each image, at most M.
+        mask, centres: see `object_scores`. Without `centres`, true centres are those of the mask.
+        slots: M; by default as many as are found.
+
+    Returns:
+        `distance` [B, M] of matched centres in pixels, and `foreground_ari` [B], nan where there
+        is nothing to measure; `is_true` [B, M], whether an object is within `TOLERANCE` of a true
+        one, by the largest matching.
+    """
+    distances, is_true, ari = [], [], np.full(len(mask), np.nan)
+    for b, one in enumerate(found):
+        truth = true_centres(mask[b]) if centres is None else centres[b][centres[b, :, 0] >= 0]
+        i, j = match(one.centres, truth)
+        distances.append(np.linalg.norm(one.centres[i] - truth[j], axis=-1))
+        is_true.append(np.isin(np.arange(len(one.centres)), match_within(one.centres, truth)[0]))
+        foreground = mask[b] > 0
         if foreground.any():
-            bright = placed[:, foreground]
-            owner = bright.argmax(0) + 1 if len(bright) else np.zeros(foreground.sum(), int)
-            ari[b] = sklearn.metrics.adjusted_rand_score(true_mask[foreground], owner)
-    return {"distance": distance, "foreground_ari": ari}
+            labels = one.labels[foreground]
+            ari[b] = sklearn.metrics.adjusted_rand_score(mask[b][foreground], labels)
+    slots = max(map(len, is_true), default=0) if slots is None else slots
+    return {
+        "distance": _padded(distances, slots, np.nan),
+        "foreground_ari": ari,
+        "is_true": _padded(is_true, slots, False),
+    }
+
+
+def _padded(rows: list[np.ndarray], length: int, value: Any) -> np.ndarray:
+    padded = np.full((len(rows), length), value)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
 
 
 def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
@@ -190,6 +337,53 @@ def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
     if len(ari):
         scores["foreground_ari"] = float(ari.mean())
     return scores
+
+
+def location_scores(
+    is_true: np.ndarray, count: np.ndarray, true_count: np.ndarray
+) -> dict[str, float]:
+    """Recall and precision of locations; neither where there are no objects.
+
+    Args:
+        is_true: whether an object that was found matches a true one, [B, M].
+        count: objects that were found, [B].
+        true_count: true objects, [B].
+    """
+    totals = {"recall": true_count.sum(), "precision": count.sum()}
+    return {name: float(is_true.sum() / total) for name, total in totals.items() if total}
+
+
+# --- probabilities of objects ------------------------------------------------
+
+
+def calibration(claimed: np.ndarray, is_true: np.ndarray, bins: int = 10) -> dict[str, Any]:
+    """Claimed probabilities of objects against the share of them that are true.
+
+    Args:
+        claimed: probabilities [n].
+        is_true: whether each matches a true object, [n].
+        bins: of equal width, from 0 to 1; a bin has its upper edge.
+
+    Returns:
+        For each bin the number of `objects`, their mean `claimed` probability, and the share that
+        is `true`, None where there are no objects; and the `expected_calibration_error`, the mean
+        over all objects of their bin's difference between the two.
+    """
+    claimed, is_true = np.asarray(claimed, np.float64), np.asarray(is_true, np.float64)
+    index = np.clip(np.ceil(claimed * bins).astype(int) - 1, 0, bins - 1)
+    number = np.bincount(index, minlength=bins)
+    sums = [np.bincount(index, values, minlength=bins) for values in (claimed, is_true)]
+    error = np.abs(sums[0] - sums[1]).sum() / max(len(claimed), 1)
+    means = [
+        [float(total / n) if n else None for total, n in zip(one, number, strict=True)]
+        for one in sums
+    ]
+    return {
+        "expected_calibration_error": float(error) if len(claimed) else None,
+        "objects": number.tolist(),
+        "claimed": means[0],
+        "true": means[1],
+    }
 
 
 # --- disentanglement ---------------------------------------------------------

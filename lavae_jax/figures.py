@@ -318,6 +318,35 @@ def count_confusion(confusion: np.ndarray, title: str, panel_inches: float) -> F
     return figure
 
 
+def calibration(results: Mapping[str, dict], panel_inches: float = 1.0) -> Figure:
+    """The share of objects that are true over their claimed probability, a line for each split.
+
+    `results` are those of `evaluation.calibration`. The area of a dot grows with its objects.
+    """
+    font = LARGEST_FONT * min(panel_inches, 1)
+    figure = Figure(figsize=(3 * panel_inches, 3 * panel_inches), layout="constrained")
+    axis = figure.subplots()
+    axis.plot([0, 1], [0, 1], color="0.7", lw=1, ls="--")
+    for name, result in results.items():
+        number = np.array(result["objects"])
+        columns = (np.array(result[key], float)[number > 0] for key in ("claimed", "true"))
+        claimed, true = columns
+        error = result["expected_calibration_error"]
+        label = name if error is None else f"{name}: error {error:.3f}"
+        (line,) = axis.plot(claimed, true, lw=1, label=label)
+        area = 4 + 40 * number[number > 0] / max(number.sum(), 1)
+        axis.scatter(claimed, true, s=area * panel_inches, color=line.get_color())
+    axis.set_xlim(-0.02, 1.02)
+    axis.set_ylim(-0.02, 1.02)
+    axis.set_aspect("equal")
+    axis.set_xlabel("claimed probability of an object", fontsize=font)
+    axis.set_ylabel("share that is a true object", fontsize=font)
+    axis.tick_params(labelsize=0.9 * font)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=font, frameon=False, loc="upper left")
+    return figure
+
+
 def sizes(sides: np.ndarray, chosen: int, panel_inches: float = 1.0) -> Figure:
     """How many objects have a side of so many pixels; a line marks the chosen one."""
     font = LARGEST_FONT * min(panel_inches, 1)

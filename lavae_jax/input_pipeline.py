@@ -93,7 +93,7 @@ class Split:
         return len(self.records)
 
     def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
-        """Examples stacked into a batch; the image becomes float32, 0 or 1."""
+        """Examples stacked into a batch; the image becomes float32, from 0 to 1."""
         try:
             records = self.records.__getitems__(list(index))
         except RuntimeError as error:  # whatever is wrong with a file of array_record
@@ -104,7 +104,7 @@ class Split:
         examples = [self.features.deserialize_example_np(record) for record in records]
         batch = {name: np.stack([e[name] for e in examples]) for name in self.features}
         if "image" in batch:
-            batch["image"] = (batch["image"] > 127).astype(np.float32)
+            batch["image"] = batch["image"].astype(np.float32) / 255
         return batch
 
 

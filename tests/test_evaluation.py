@@ -8,7 +8,7 @@ import pytest
 from handmade import picture
 
 from datasets import scenes
-from lavae_jax import evaluation
+from lavae_jax import evaluation, figures
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
 from lavae_jax.vae import Terms
@@ -36,6 +36,7 @@ def test_counts_are_scored():
     assert scores["count_accuracy"] == pytest.approx(0.6)
     assert scores["overcounted"] == pytest.approx(0.4)
     assert scores["undercounted"] == 0
+    assert scores["count_mean_absolute_error"] == pytest.approx(0.4)
     assert scores["count_confusion"] == [
         [1, 0, 0, 0, 0],
         [0, 1, 1, 0, 0],
@@ -50,6 +51,18 @@ def test_counting_too_many_is_told_from_counting_too_few():
     assert scores["count_accuracy"] == 0.25
     assert scores["overcounted"] == 0.25
     assert scores["undercounted"] == 0.5
+    assert scores["count_mean_absolute_error"] == 1  # of 2, 0, 1 and 1
+
+
+def test_scenes_that_hide_an_object_are_left_out():
+    """Those with more than three quarters of one; the first and the third are counted wrong."""
+    hidden = np.array([[0.9, 0, -1], [0.75, 0.5, 0.2], [0.1, -1, -1], [0, 0, 0], [1, -1, -1]])
+    args = np.array([1, 3, 2, 3, 1]), np.array([2, 3, 1, 3, 1])
+    assert evaluation.visible_scores(*args, hidden) == {
+        "mostly_hidden": pytest.approx(2 / 5),
+        "count_accuracy_visible": pytest.approx(2 / 3),
+    }
+    assert evaluation.visible_scores(*args, np.ones((5, 1))) == {"mostly_hidden": 1.0}
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 3), (2, 4), (4, 2), (0, 3)])
@@ -64,6 +77,73 @@ def test_matching_is_optimal(n, m):
         for order in itertools.permutations(range(len(large)), len(small))
     )
     assert np.linalg.norm(one[i] - other[j], axis=1).sum() == pytest.approx(best)
+
+
+def test_matching_within_a_tolerance_finds_the_most_pairs():
+    """The nearest pair would leave the two others without partners."""
+    one, other = np.array([[0.0, 0], [0, 3]]), np.array([[0.0, 2.5], [0, 6.9]])
+    i, j = evaluation.match_within(one, other)
+    assert sorted(zip(i.tolist(), j.tolist(), strict=True)) == [(0, 0), (1, 1)]
+    i, j = evaluation.match_within(one, other, tolerance=3)
+    assert (i.tolist(), j.tolist()) in [([0], [0]), ([1], [0])]
+    assert all(len(index) == 0 for index in evaluation.match_within(one, other + 50))
+    assert len(evaluation.match_within(one, np.array([[4.0, 0]]))[0]) == 1  # 4 is within 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_matching_within_a_tolerance_has_more_pairs(seed):
+    rng = np.random.default_rng(seed)
+    one, other = rng.uniform(0, 10, (4, 2)), rng.uniform(0, 10, (5, 2))
+    near = np.linalg.norm(one[:, None] - other, axis=-1) <= 3
+    most = max(
+        near[range(4), order].sum() for order in map(list, itertools.permutations(range(5), 4))
+    )
+    assert len(evaluation.match_within(one, other, 3)[0]) == most
+
+
+def test_recall_and_precision_are_of_all_objects_of_all_scenes():
+    is_true = np.array([[True, False, False], [True, True, False], [False, False, False]])
+    scores = evaluation.location_scores(is_true, np.array([2, 3, 0]), np.array([1, 2, 1]))
+    assert scores == {"recall": 3 / 4, "precision": 3 / 5}
+    nothing = evaluation.location_scores(is_true[2:], np.array([0]), np.array([4]))
+    assert nothing == {"recall": 0.0}
+
+
+def test_calibration_compares_claimed_probabilities_with_the_truth():
+    """Two bins: of 0.2, 0.4 and 0.5 one is true, of 0.6 and 1 both are."""
+    claimed, is_true = np.array([0.5, 1, 0.2, 0.6, 0.4]), np.array([True, True, False, True, False])
+    result = evaluation.calibration(claimed, is_true, bins=2)
+    assert result["objects"] == [3, 2]
+    np.testing.assert_allclose(result["claimed"], [1.1 / 3, 0.8])
+    np.testing.assert_allclose(result["true"], [1 / 3, 1])
+    # (3 |1.1 / 3 - 1 / 3| + 2 |0.8 - 1|) / 5
+    assert result["expected_calibration_error"] == pytest.approx(0.1)
+    finer = evaluation.calibration(claimed, is_true)
+    assert finer["objects"] == [0, 1, 0, 1, 1, 1, 0, 0, 0, 1]
+    assert finer["claimed"][0] is finer["true"][0] is None
+    nothing = evaluation.calibration(np.array([]), np.array([], bool))
+    assert nothing["expected_calibration_error"] is None
+    assert sum(nothing["objects"]) == 0
+
+
+def test_probabilities_that_are_frequencies_are_calibrated():
+    rng = np.random.default_rng(0)
+    claimed = rng.uniform(size=50_000)
+    is_true = rng.uniform(size=50_000) < claimed
+    assert evaluation.calibration(claimed, is_true)["expected_calibration_error"] < 0.01
+    too_sure = evaluation.calibration(np.sqrt(claimed), is_true)
+    # E[sqrt(u) - u] = 2/3 - 1/2
+    assert too_sure["expected_calibration_error"] == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_the_calibration_curve_passes_through_the_bins():
+    result = evaluation.calibration(np.array([0.2, 0.3, 0.9]), np.array([False, True, True]), 2)
+    figure = figures.calibration({"test": result, "empty": evaluation.calibration([], [])})
+    diagonal, curve, empty = figure.axes[0].lines
+    np.testing.assert_allclose(diagonal.get_xydata(), [[0, 0], [1, 1]])
+    np.testing.assert_allclose(curve.get_xydata(), [[0.25, 0.5], [0.9, 1]])
+    assert curve.get_label() == "test: error 0.200"  # (2 * 0.25 + 0.1) / 3
+    assert len(empty.get_xydata()) == 0
 
 
 def mask_of(*objects, canvas=(20, 24)):
@@ -96,6 +176,20 @@ def test_a_lost_object_and_a_shift_show():
     assert np.isfinite(scores["distance"]).sum() == 4
     assert np.nanmax(scores["distance"]) == pytest.approx(3, abs=1e-3)
     assert scores["foreground_ari"][0] < 1
+
+
+def test_the_centre_of_a_hidden_object_is_that_of_the_whole():
+    """The second object, of rows 2 to 4, shows only its last row; without `centres`, that is it."""
+    mask = np.zeros((1, 10, 10), np.uint8)
+    mask[0, 2:4, 2:5], mask[0, 4, 2:5] = 1, 2
+    centres = np.array([[[2.5, 3], [3, 3], [-1, -1]]], np.float32)
+    found = [evaluation.Found(np.array([[3.0, 3], [2.5, 3]]), mask[0])]
+    with_centres = evaluation.scores_of_found(found, mask, centres, slots=4)
+    np.testing.assert_allclose(np.nansum(with_centres["distance"]), 0)
+    assert with_centres["is_true"].tolist() == [[True, True, False, False]]
+    assert with_centres["foreground_ari"] == [1.0]
+    without = evaluation.scores_of_found(found, mask)
+    assert np.nansum(without["distance"]) == pytest.approx(1)
 
 
 def test_distances_of_centres_are_summed_up_by_percentiles():

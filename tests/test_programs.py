@@ -80,7 +80,36 @@ def test_table_explains_a_file_that_is_no_result(launch, tmp_path):
     assert "is not a result of launch/evaluate.py" in result.stderr
 
 
+def test_overlapping_scenes_are_evaluated(launch, run, tmp_path, data_dir):
+    """By a model, with a picture of its calibration, and by a classical method."""
+    sizes = "num_train=20,num_test=30,num_crowd=10"
+    flags = [f"--set=apart=8,{sizes}", "--split=test_7", f"--data_dir={data_dir}"]
+    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
+    model = ["--num_samples=2", "--calibration", f"--output={ours}"]
+    result = launch("evaluate.py", f"--checkpoint={run}", *flags, *model)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "ours_calibration.png").read_bytes().startswith(b"\x89PNG")
+    method = ["--checkpoint=watershed", "--dataset=multi_mnist/1k", f"--output={theirs}"]
+    result = launch("evaluate.py", *flags, *method)
+    assert result.returncode == 0, result.stderr
+    ours, theirs = (json.loads(path.read_text()) for path in (ours, theirs))
+    assert ours["overrides"] == theirs["overrides"] == f"apart=8,{sizes}"
+    assert ours["dataset"] == theirs["dataset"] == "multi_mnist/1k"
+    scores = ours["splits"]["test_7"]
+    assert scores["images"] == theirs["splits"]["test_7"]["images"] == 10
+    assert scores["entropy"] is None
+    assert sum(scores["calibration"]["objects"]) > 0
+    shared = {"count_accuracy", "recall", "precision", "mostly_hidden", "foreground_ari"}
+    assert shared <= scores.keys() & theirs["splits"]["test_7"].keys()
+    assert theirs["kind"] == "classical"
+
+
 MISTAKES = [
+    (["evaluate.py", "--checkpoint=watershed"], "--checkpoint=watershed needs a --dataset"),
+    (
+        ["evaluate.py", "--checkpoint=watershed", "--dataset=multi_mnist/1k", "--calibration"],
+        "--support and --calibration are for LAVAE",
+    ),
     (["evaluate.py", "--checkpoint=nowhere"], "neither a folder nor shipped weights"),
     (
         ["evaluate.py", "--checkpoint={run}", "--split=validation"],

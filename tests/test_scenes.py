@@ -30,6 +30,38 @@ def p_value_of_uniformity(observed, possible):
     return scipy.stats.chisquare(counts).pvalue
 
 
+def layouts_apart(count, box, canvas, apart):
+    """All ordered layouts in which any two corners differ by `apart` in rows or columns."""
+    cells = list(itertools.product(range(canvas - box + 1), repeat=2))
+    return np.array(
+        [
+            layout
+            for layout in itertools.product(cells, repeat=count)
+            if all(
+                max(abs(a - c), abs(b - d)) >= apart
+                for (a, b), (c, d) in itertools.combinations(layout, 2)
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize("placer", PLACERS)
+@pytest.mark.parametrize(
+    ("count", "box", "canvas", "apart"), [(2, 2, 4, 1), (2, 3, 5, 2), (2, 2, 5, 3), (3, 2, 3, 1)]
+)
+def test_every_layout_with_corners_apart_is_equally_likely(placer, count, box, canvas, apart):
+    possible = layouts_apart(count, box, canvas, apart)
+    observed = placer(scenes.stream(0), 40 * len(possible), count, box, canvas, apart=apart)
+    assert p_value_of_uniformity(observed, possible) > 1e-3
+
+
+def test_boxes_anywhere_are_independent():
+    possible = layouts_apart(2, 2, 4, 0)
+    assert len(possible) == 9**2
+    observed = scenes.place(scenes.stream(0), 4_000, 2, 2, 4, apart=0)
+    assert p_value_of_uniformity(observed, possible) > 1e-3
+
+
 @pytest.mark.parametrize("placer", PLACERS)
 @pytest.mark.parametrize(("count", "box", "canvas"), [(2, 2, 4), (2, 3, 6), (3, 2, 4)])
 def test_every_layout_is_equally_likely(placer, count, box, canvas):
@@ -110,7 +142,7 @@ def bank():
 
 def test_a_scene_is_the_union_of_its_sprites(bank):
     drawn = scenes.compose(scenes.stream(0), bank, 300, (0, 4), canvas=12, max_objects=6)
-    for image, mask, count, locations, objects in zip(*drawn, strict=True):
+    for image, mask, count, locations, objects, *_ in zip(*drawn, strict=True):
         expected_image = np.zeros((12, 12, 2), np.uint8)
         expected_mask = np.zeros((12, 12), np.uint8)
         for k in range(count):
@@ -122,6 +154,36 @@ def test_a_scene_is_the_union_of_its_sprites(bank):
         np.testing.assert_array_equal(mask, expected_mask)
         assert (locations[count:] == -1).all()
         assert (objects[count:] == -1).all()
+
+
+@pytest.mark.parametrize("occlude", [False, True])
+def test_the_truth_of_overlapping_objects(bank, occlude):
+    """Painted pixel by pixel. Of objects whose order does not show, all are hidden."""
+    args = (scenes.stream(0), bank, 200, (0, 4), 7, 5)
+    drawn = scenes.compose(*args, apart=0, occlude=occlude)
+    assert (drawn.hidden == 1).any()
+    for image, mask, count, locations, objects, centres, hidden in zip(*drawn, strict=True):
+        painted = np.zeros((7, 7, 2), np.uint8)
+        owners = [[[] for _ in range(7)] for _ in range(7)]
+        pixels = [[] for _ in range(count)]
+        for k in range(count):
+            for i, j in itertools.product(range(3), repeat=2):
+                row, column = locations[k] + [i - 1, j - 1]
+                if (colour := bank.sprites[objects[k], i, j]).any():
+                    painted[row, column] = 255 * colour
+                    owners[row][column].append(k)
+                    pixels[k].append((row, column))
+        np.testing.assert_array_equal(image, painted)
+        last = [[(o[-1] + 1 if o else 0) for o in row] for row in owners]
+        np.testing.assert_array_equal(mask, last)
+        for k in range(count):
+            others = [
+                owners[r][c][-1] != k if occlude else len(owners[r][c]) > 1 for r, c in pixels[k]
+            ]
+            assert hidden[k] == pytest.approx(np.mean(others))
+            np.testing.assert_allclose(centres[k], np.mean(pixels[k], 0), rtol=1e-6)
+        assert (centres[count:] == -1).all()
+        assert (hidden[count:] == -1).all()
 
 
 def test_counts_and_sprites_are_equally_likely(bank):

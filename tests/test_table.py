@@ -271,7 +271,29 @@ def test_a_result_without_test_is_refused():
 
 
 def test_an_unknown_kind_of_model_is_refused():
-    assert "kind 'gan'; expected one of lavae, baseline" in refusal(changed(kind="gan"))
+    message = "kind 'gan'; expected one of lavae, baseline, classical"
+    assert message in refusal(changed(kind="gan"))
+
+
+def test_a_classical_method_has_a_row_without_a_likelihood():
+    scores = {"images": 1_000, "count_accuracy": 0.97}
+    method = {
+        **LAVAE,
+        "kind": "classical",
+        "recipe": "connected-components",
+        "dataset": "multi_dsprites/anywhere",
+        "support": None,
+        "num_samples": 0,
+        "splits": {"test": scores, "test_7": {**scores, "count_accuracy": 0.5}},
+    }
+    made = make(method, changed(dataset="multi_dsprites/anywhere"))
+    note = "scenes of test: 1,000 instead of 10,000; scenes of test_7: 1,000 instead of 10,000"
+    assert made.notes == [f"not comparable with the paper: {note}"]
+    title = "multi-dSprites, anywhere"
+    assert rows_of(made, title) == [
+        [title, "LAVAE", "36.0", "", "100.00% / 99.50%", "", "1"],
+        [f"{title} [1]", "connected components", "", "", "97.00% / 50.00%", "", ""],
+    ]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "36"])

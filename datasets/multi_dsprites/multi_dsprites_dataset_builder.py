@@ -1,4 +1,4 @@
-"""multi-dSprites: coloured shapes, no two overlapping, on a black canvas."""
+"""multi-dSprites: coloured shapes on a black canvas."""
 
 import dataclasses
 
@@ -26,9 +26,13 @@ class Builder(scenes.SceneBuilder):
             crowd=5,
             num_train=1_000,
         ),
+        MultiDspritesConfig(
+            name="anywhere", description="Shapes anywhere; later ones occlude others.", apart=0
+        ),
     )
     CHANNELS = 3
     ATTRIBUTES = ("shape", "scale", "angle", "color")
+    OCCLUDE = True
 
     def make_bank(self, dl_manager=None):
         del dl_manager

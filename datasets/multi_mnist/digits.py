@@ -2,9 +2,10 @@
 
 A pool is an ordered list of digits: of each class, the first 100 (`1k`) or
 1,000 (`10k`) in the order of MNIST's training file, class after class; or as many
-that follow. They are known by their fingerprints (`fingerprints.bin`: 8 bytes a
-digit, the first 1,100 digits of each class), so every source that has them gives
-the same pool, in the same order, even one that keeps its digits shuffled.
+that follow; or all 60,000 (`ALL`), sorted by class and fingerprint. They are known
+by their fingerprints (`fingerprints.bin`: 8 bytes a digit, the first 1,100 digits of
+each class), so every source that has them gives the same pool, in the same order,
+even one that keeps its digits shuffled.
 """
 
 import gzip
@@ -26,11 +27,13 @@ from lavae_jax.errors import UserError
 
 SIZE = 28
 CLASSES = 10
+ALL = 60_000  # digits in MNIST's training file
 MNIST_DIR_VARIABLE = "LAVAE_MNIST_DIR"
 
 _FINGERPRINTS = pathlib.Path(__file__).with_name("fingerprints.bin")
 _FINGERPRINT_BYTES = 8
 _PER_CLASS = 1_100
+_FINGERPRINT_OF_ALL = bytes.fromhex("5ac48cc931c922ea")
 _URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _IMAGES = "train-images-idx3-ubyte"
 _LABELS = "train-labels-idx1-ubyte"
@@ -106,6 +109,8 @@ def load_pool(
 
 
 def _select(digits: Digits, size: int, first: int = 0) -> Digits:
+    if size == ALL:
+        return _all(digits)
     wanted = pool_fingerprints(size, first)
     found = {fingerprint(image): i for i, image in enumerate(digits.image)}
     missing = sum(f not in found for f in wanted)
@@ -115,6 +120,16 @@ def _select(digits: Digits, size: int, first: int = 0) -> Digits:
         )
     index = [found[f] for f in wanted]
     return Digits(digits.image[index], digits.label[index])
+
+
+def _all(digits: Digits) -> Digits:
+    """The whole training file, in an order that does not depend on the source."""
+    known = [bytes([label]) + fingerprint(image) for image, label in zip(*digits, strict=True)]
+    order = sorted(range(len(known)), key=known.__getitem__)
+    joined = b"".join(known[i] for i in order)
+    if hashlib.blake2b(joined, digest_size=_FINGERPRINT_BYTES).digest() != _FINGERPRINT_OF_ALL:
+        raise SourceError(f"its {len(known):,} digits are not the {ALL:,} of MNIST's training file")
+    return Digits(digits.image[order], digits.label[order])
 
 
 # --- sources -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""multi-MNIST: binarised digits, no two overlapping, on a black canvas."""
+"""multi-MNIST: digits on a black canvas, binarised, or grey as those of AIR."""
 
 import dataclasses
 import os
@@ -6,7 +6,7 @@ import os
 import tensorflow_datasets as tfds
 
 from datasets import scenes
-from datasets.multi_mnist import digits
+from datasets.multi_mnist import air, digits
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -25,20 +25,48 @@ class MultiMnistConfig(scenes.SceneConfig):
 
     def validate(self) -> None:
         super().validate()
-        digits.pool_fingerprints(self.pool, self.first)
+        if self.pool != digits.ALL or self.first:
+            digits.pool_fingerprints(self.pool, self.first)
 
 
-def _unseen(pool: str, first: int, strokes: str) -> MultiMnistConfig:
+@dataclasses.dataclass(kw_only=True)
+class AirConfig(MultiMnistConfig):
+    """AIR's own scenes; `patch` is the size of a digit before it is scaled down. See `air`."""
+
+    canvas: int = 50
+    patch: int = 28
+    apart: int | None = 0
+    max_count: int = 2
+    crowd: int = 2
+    num_train: int = 60_000
+    pool: int = digits.ALL
+
+    grey = True
+
+
+def _unseen(pool: str, first: int, strokes: str, **changes) -> MultiMnistConfig:
     """For tests of models that were trained on a pool: 1,000 digits that are not in it."""
-    name = f"{pool}_unseen" if strokes == "plain" else f"{pool}_unseen_{strokes}"
+    words = [pool, "unseen", *([] if strokes == "plain" else [strokes])]
+    words += ["anywhere"] if changes else []
     description = f"Digits that multi-MNIST-{pool} does not have; strokes: {strokes}."
     return MultiMnistConfig(
-        name=name,
+        name="_".join(words),
         description=description,
         pool=1_000,
         first=first,
         strokes=strokes,
         num_train=1_000,
+        **changes,
+    )
+
+
+def _overlapping(pool: str, size: int, apart: int) -> MultiMnistConfig:
+    """Digits of a pool that may overlap, with corners at least `apart` pixels apart."""
+    return MultiMnistConfig(
+        name=f"{pool}_apart{apart}" if apart else f"{pool}_anywhere",
+        description=f"The digits of multi-MNIST-{pool}, at least {apart} pixels apart.",
+        pool=size,
+        apart=apart,
     )
 
 
@@ -50,9 +78,15 @@ class Builder(scenes.SceneBuilder):
         MultiMnistConfig(name="10k", pool=10_000, description="The paper's multi-MNIST-10k."),
         *(_unseen("1k", 100, strokes) for strokes in digits.STROKES),
         *(_unseen("10k", 1_000, strokes) for strokes in digits.STROKES),
+        *(_overlapping("1k", 1_000, apart) for apart in (0, 8, 11)),
+        _overlapping("10k", 10_000, 0),
+        _unseen("1k", 100, "plain", apart=0),
+        _unseen("10k", 1_000, "plain", apart=0),
+        AirConfig(name="air", description="The data set of Attend, Infer, Repeat."),
     )
     CHANNELS = 1
     ATTRIBUTES = ("labels",)
+    OCCLUDE = False
 
     def __init__(self, *, mnist_dir: str | os.PathLike | None = None, **kwargs):
         self._mnist_dir = mnist_dir
@@ -64,5 +98,16 @@ class Builder(scenes.SceneBuilder):
         pool = digits.load_pool(
             config.pool, self._mnist_dir, dl_manager, tuple(tfds_dirs), config.first
         )
+        if isinstance(config, AirConfig):
+            return scenes.Bank(pool.image[..., None], {"labels": pool.label})
         sprites = digits.STROKES[config.strokes](pool.image, config.patch)
         return scenes.Bank(sprites[..., None], {"labels": pool.label})
+
+    def _compose(self, bits, bank, num_scenes, counts):
+        config = self.builder_config
+        if not isinstance(config, AirConfig):
+            return super()._compose(bits, bank, num_scenes, counts)
+        most = max(config.max_objects, counts[1])
+        return air.compose(
+            bits, bank, num_scenes, counts, config.canvas, most, config.patch, config.apart
+        )

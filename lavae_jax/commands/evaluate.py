@@ -1,14 +1,17 @@
-"""Measures a trained model on the test splits.
+"""Measures a trained model, or a classical method, on the test splits.
 
     lavae evaluate --checkpoint=runs/mnist1k-cpu
     lavae evaluate --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
     lavae evaluate --checkpoint=mnist1k --support=pixels    # shipped weights
     lavae evaluate --checkpoint=dsprites --dataset=multi_dsprites/between
+    lavae evaluate --checkpoint=mnist1k --set=apart=8 --calibration
+    lavae evaluate --checkpoint=watershed --dataset=multi_mnist/1k    # or connected-components
 
 Prints the importance-weighted bound on -log p(x) beside the entropy of the data, count
-accuracy, how far inferred centres are from the true ones, foreground ARI, and how far
-objects are disentangled; writes all of it, with the confusion matrix of counts, to
---output.
+accuracy, how far inferred centres are from the true ones, recall and precision of locations,
+how well the probabilities of objects are calibrated, foreground ARI, and how far objects are
+disentangled; writes all of it, with the confusion matrix of counts, to --output. Classical
+methods have no likelihood and no probabilities.
 
 Several processes share the images, and the numbers stay the same. They are started as
 those of launch/train.py are; process 0 prints and writes.
@@ -16,12 +19,13 @@ those of launch/train.py are; process 0 prints and writes.
 
 import json
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import app, flags
 
 import lavae_jax
-from lavae_jax import evaluation, input_pipeline
+from lavae_jax import classical, evaluation, figures, input_pipeline
 from lavae_jax.commands import (
     model_flags,
     process_flags,
@@ -29,11 +33,17 @@ from lavae_jax.commands import (
     scene_data,
 )
 
+if TYPE_CHECKING:
+    import datasets
+
 SPLIT = flags.DEFINE_list("split", None, "Splits, separated by commas [all but train].")
 DATASET = flags.DEFINE_string(
     "dataset",
     None,
     f"Scenes of another kind than those of training [the same]: {scene_data.names()}.",
+)
+SET = flags.DEFINE_string(
+    "set", None, "Changes to the data set as field=number, such as apart=8 [those of the run]."
 )
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
@@ -41,6 +51,9 @@ SUPPORT = flags.DEFINE_enum(
     "support", None, ["pixels", "peaks"], "Where q(z_loc) samples [as in training]."
 )
 OUTPUT = flags.DEFINE_string("output", "results.json", "The file to write.")
+CALIBRATION = flags.DEFINE_bool(
+    "calibration", False, "Draw the calibration of objects' probabilities, beside --output."
+)
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(process_flags)
 
@@ -53,47 +66,105 @@ def entropy(builder, split: str) -> float | None:
         return None
 
 
+def load_model() -> lavae_jax.Model | lavae_jax.Baseline:
+    model = model_flags.load()
+    if SUPPORT.value:
+        if not isinstance(model, lavae_jax.Model):
+            raise app.UsageError("--support is for LAVAE")
+        model = model.with_settings(support=SUPPORT.value)
+    if CALIBRATION.value and not isinstance(model, lavae_jax.Model):
+        raise app.UsageError("--calibration is for LAVAE")
+    return model
+
+
+def describe_model(model: lavae_jax.Model | lavae_jax.Baseline) -> dict[str, Any]:
+    """What a file of results says of a model and its measurement."""
+    config = model.config
+    is_same = DATASET.value is None and SET.value is None
+    return {
+        "checkpoint": model_flags.CHECKPOINT.value,
+        "name": config.name,
+        "recipe": config.recipe,
+        "kind": config.kind,
+        "dataset": DATASET.value or config.dataset.name,
+        "overrides": config.dataset.overrides if is_same else SET.value or "",
+        "seed": config.seed,
+        "num_samples": NUM_SAMPLES.value,
+        "support": getattr(model.settings, "support", None),
+        "prior": str(model.settings.prior) if isinstance(model, lavae_jax.Model) else None,
+    }
+
+
+def describe_method(name: str) -> dict[str, Any]:
+    """The same of a classical method, which has nothing random."""
+    return {
+        "checkpoint": name,
+        "name": name,
+        "recipe": name,
+        "kind": "classical",
+        "dataset": DATASET.value,
+        "overrides": SET.value or "",
+        "seed": 0,
+        "num_samples": 0,
+        "support": None,
+        "prior": None,
+    }
+
+
+def classical_builder() -> "datasets.SceneBuilder":
+    if DATASET.value is None:
+        raise app.UsageError(f"--checkpoint={model_flags.CHECKPOINT.value} needs a --dataset")
+    if SUPPORT.value or CALIBRATION.value:
+        raise app.UsageError("--support and --calibration are for LAVAE")
+    datasets = scene_data.load()
+    return datasets.make_builder(
+        DATASET.value,
+        data_dir=model_flags.DATA_DIR.value,
+        mnist_dir=model_flags.MNIST_DIR.value,
+        **datasets.parse_overrides(SET.value or ""),
+    )
+
+
 def main():
     process_flags.connect()
     reports = jax.process_index() == 0
     output = program.output_file(OUTPUT.value) if reports else None
     if not reports:
         warnings.simplefilter("ignore")
-    model = model_flags.load()
-    if SUPPORT.value:
-        if not isinstance(model, lavae_jax.Model):
-            raise app.UsageError("--support is for LAVAE")
-        model = model.with_settings(support=SUPPORT.value)
-    datasets = scene_data.load()
-    builder = datasets.make_builder(**model_flags.builder_options(model, DATASET.value))
+    name = model_flags.CHECKPOINT.value
+    method = classical.METHODS.get(name)
+    if method:
+        builder, results = classical_builder(), describe_method(name)
+    else:
+        model = load_model()
+        options = model_flags.builder_options(model, DATASET.value, SET.value)
+        builder = scene_data.load().make_builder(**options)
+        results = describe_model(model)
     splits = SPLIT.value or [name for name in builder.split_counts if name != "train"]
     scene_data.check_splits(builder, splits)
-    datasets.prepare(builder)
-    config = model.config
-    results = {
-        "checkpoint": model_flags.CHECKPOINT.value,
-        "name": config.name,
-        "recipe": config.recipe,
-        "kind": config.kind,
-        "dataset": DATASET.value or config.dataset.name,
-        "overrides": "" if DATASET.value else config.dataset.overrides,
-        "seed": config.seed,
-        "num_samples": NUM_SAMPLES.value,
-        "support": getattr(model.settings, "support", None),
-        "prior": str(model.settings.prior) if isinstance(model, lavae_jax.Model) else None,
-        "splits": {},
-    }
+    scene_data.load().prepare(builder)
+    results["splits"] = {}
     for name in splits:
-        source = input_pipeline.open_split(builder, name, ("image", "count", "mask"))
+        overlap = [feature for feature in evaluation.OVERLAP if feature in builder.info.features]
+        source = input_pipeline.open_split(builder, name, (*evaluation.FEATURES, *overlap))
         source = input_pipeline.Part(source, range(len(source))[: NUM_IMAGES.value])
-        known = entropy(builder, name) if reports else None
-        scores = evaluation.evaluate(model, source, NUM_SAMPLES.value, known)
+        if method:
+            scores = evaluation.evaluate_classical(method, source)
+        else:
+            known = entropy(builder, name) if reports else None
+            scores = evaluation.evaluate(model, source, NUM_SAMPLES.value, known)
         results["splits"][name] = scores
         if reports:
             print(evaluation.describe(name, scores), flush=True)
             output.write_text(json.dumps(results, indent=1) + "\n")  # a stop loses little
-    if reports:
-        print(f"written to {output}")
+    if not reports:
+        return
+    print(f"written to {output}")
+    if CALIBRATION.value:
+        picture = output.with_name(f"{output.stem}_calibration.png")
+        curves = {name: scores["calibration"] for name, scores in results["splits"].items()}
+        figures.save(figures.calibration(curves), picture)
+        print(f"written to {picture}")
 
 
 def run():

@@ -30,12 +30,22 @@ def load_lavae() -> lavae_jax.Model:
 
 
 def builder_options(
-    model: lavae_jax.Model | lavae_jax.Baseline, dataset: str | None = None
+    model: lavae_jax.Model | lavae_jax.Baseline,
+    dataset: str | None = None,
+    overrides: str | None = None,
 ) -> dict:
-    """What `datasets.make_builder` needs for a data set: that which a model was trained on."""
+    """What `datasets.make_builder` needs for a data set: that which a model was trained on.
+
+    Args:
+        model: the model.
+        dataset: another data set.
+        overrides: other changes to it than those of the run.
+    """
     described = {"mnist_dir": "", **model.config.dataset}
     if dataset:
         described.update(name=dataset, overrides="")
+    if overrides is not None:
+        described.update(overrides=overrides)
     if described["name"] == "images":
         raise UserError(
             "this model was trained on custom images, of which there are no test scenes; "

@@ -42,6 +42,12 @@ def _open_custom(config):
 def _open_scenes(config):
     datasets = scene_data.load()
     builder = datasets.make_builder(**datasets.options(config.dataset))
+    if builder.builder_config.grey:
+        raise loop.TrainingError(
+            f"scenes of {config.dataset.name} are grey, and need a threshold: build them by "
+            "launch/build_data.py, and train on them as on custom images, by lavae train "
+            f"--config=images:cpu --config.dataset.path=tfds:{config.dataset.name}"
+        )
     size, held_out = builder.builder_config.num_train, config.dataset.held_out
     if not 0 < held_out < size:
         raise loop.TrainingError(f"config.dataset.held_out={held_out} of {size} training scenes")
