@@ -1,9 +1,9 @@
 """Scores that one can trust: log-odds of peaks, calibrated on scenes whose objects are known.
 
 The location network is trained with weights that make it learn faster and its probabilities too
-high or too low. On composed scenes (see `sleep`) it is known which peaks of h_loc are objects. The two
-numbers a > 0 and b with which a l + b, for log-odds l, predicts that best (Platt, 1999) become part
-of the network's last layer: its function stays the same otherwise.
+high or too low. On composed scenes (see `sleep`) it is known which peaks of h_loc are objects. The
+two numbers a > 0 and b with which a l + b, for log-odds l, predicts that best (Platt, 1999) become
+part of the network's last layer.
 """
 
 import jax

@@ -2,10 +2,10 @@
 
 The paper's curriculum is `warmup`, `elbo`: the location network follows the KL map of an auxiliary
 VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `sleep`,
-`appearance`: the auxiliary VAE first, whose KL map finds objects that stand alone; then the location
-network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves that
-network frozen. `mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there may be
-`peaks`, which trains the location network on the peaks of the KL map of the data (see `warmup`).
+`appearance`: the auxiliary VAE first, whose KL map finds objects that stand alone; then the
+location network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves
+that network frozen. `mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there
+may be `peaks`, which trains the location network on the peaks of the data's KL map (see `warmup`).
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
@@ -240,8 +240,8 @@ def _objects_of_network(module: Trainee, variables, images, settings: ConfigDict
 def _appearance(config: ConfigDict) -> Phase:
     """The ELBO under p(z_app) = N(0, I). The location network is frozen.
 
-    After the phase `sleep`, q(z_app | z_loc, x) is trained on composed scenes as well; and before
-    the first step, the location network is calibrated on them.
+    After the phase `sleep`, the location network is calibrated on composed scenes before the first
+    step, and q(z_app | z_loc, x) is trained on such scenes as well.
     """
     settings = config.curriculum.appearance
     asleep = config.curriculum.sleep if "sleep" in config.curriculum.phases else None

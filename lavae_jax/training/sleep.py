@@ -2,14 +2,15 @@
 
 The ELBO on data tells little about scenes that the data do not show, such as crowds of objects
 that overlap. But the generative model can compose them: any number of objects, at locations
-from p(z_loc | n), each as it was found alone in a training image. Whatever q should infer from such a
-scene is known exactly. To raise log q of the truth is to minimise the forward KL,
+from p(z_loc | n), each as it was found alone in a training image. What q should infer from such
+a scene is known exactly. To raise log q of the truth is to minimise the forward KL,
 
     E_{p(x, z)} [-log q(z | x)] = E_{p(x)} [KL(p(z | x) || q(z | x))] + constant,
 
 as in the sleep phase of wake-sleep (Hinton et al., 1995). `curricula` has the phases that use it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -60,11 +61,7 @@ def isolated(
 
 
 def collect(
-    module: Trainee,
-    variables: Variables,
-    images: TrainingImages,
-    detect,
-    number: int,
+    module: Trainee, variables: Variables, images: TrainingImages, detect: Callable, number: int
 ) -> np.ndarray:
     """The first isolated objects of the training images, [number, h, h, C].
 
@@ -72,21 +69,22 @@ def collect(
         detect: (module, x) -> pixels [B, M] and counts [B], where objects of images x are.
         number: how many objects; where there are fewer, they repeat.
     """
+    side, channels = module.settings.sprite_size, module.settings.channels
+    if images.is_sample:
+        return np.zeros((number, side, side, channels), np.float32)
 
     def find(module, x):
         return isolated(module.settings, x, *detect(module, x))
 
-    side, channels = module.settings.sprite_size, module.settings.channels
+    find = jax.jit(model.bind(find, module))
     found = [np.zeros((0, side, side, channels), np.float32)]
     for x in images.batches():
-        window, is_isolated = jax.tree.map(np.asarray, model.compiled(find, module)(variables, x))
+        window, is_isolated = map(np.asarray, find(variables, x))
         found.append(window[is_isolated])
         if sum(map(len, found)) >= number:
             break
     objects = np.concatenate(found)[:number]
     if not len(objects):
-        if images.is_sample:  # a few images that stand for all, to see how long a step takes
-            return np.zeros((number, side, side, channels), np.float32)
         raise ValueError(
             "no object of the training images stands alone. Is config.model.sprite_size="
             f"{side} at least the size of the largest object, and is most of an image background?"
