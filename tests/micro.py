@@ -31,7 +31,12 @@ LAVAE_FIELDS = {
     "auxiliary.width": 4,
 }
 PHASED_FIELDS = {
-    "model.threshold": -99.0,  # a network that has hardly been trained finds objects, too
+    # Networks that have hardly been trained find objects, too, far from each other.
+    "model.threshold": -99.0,
+    "model.peak_radius": 9,
+    "curriculum.sleep.threshold": -99.0,
+    "curriculum.sleep.objects": 8,
+    "curriculum.sleep.max_objects": 2,
     "curriculum.appearance.steps": 2,
 }
 MIXTURE_FIELDS = {"model.prior.components": 5, "curriculum.mixture.steps": 4}
@@ -41,7 +46,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     """Changes to a config that make it small.
 
     warmup: the steps of the warm-up and of the annealing after it; or, in the recipes cpu and
-    mixture, of the phases `auxiliary` and `peaks`.
+    mixture, of the phases `auxiliary` and `sleep`.
     """
     changes = {**FIELDS, "num_train_steps": steps}
     if name.startswith("baseline"):
@@ -50,7 +55,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
         first, second = warmup or (0, 0)
         changes |= LAVAE_FIELDS
         changes |= (
-            {"curriculum.auxiliary.steps": first, "curriculum.peaks.steps": second}
+            {"curriculum.auxiliary.steps": first, "curriculum.sleep.steps": second}
             if recipe in ("cpu", "mixture")
             else {
                 "curriculum.warmup.steps": first + second,

@@ -47,7 +47,7 @@ def test_every_operation_can_be_lowered_for_gpus(recipe):
         assert compile_check.lower_for(program, "cuda") > 100
         names.append(program.name)
     phases = {"tiny": ["warmup", "elbo"]}
-    phases["mixture"] = ["auxiliary", "peaks", "appearance", "mixture"]
+    phases["mixture"] = ["auxiliary", "sleep", "appearance", "mixture"]
     assert names == [*phases[recipe], "evaluation"]
 
 

@@ -382,10 +382,10 @@ def test_stops_leave_no_trace(tmp_path):
 
 def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     said = train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "whole")
-    for phase in ("auxiliary", "peaks", "appearance"):
+    for phase in ("auxiliary", "sleep", "appearance"):
         assert f"({phase})" in said
     *_, before_the_last, last = (line for line in said.splitlines() if " left" in line)
-    assert "(peaks)" in before_the_last
+    assert "(sleep)" in before_the_last
     assert before_the_last.endswith("left of this phase")
     assert last.endswith(" left")
     for steps in (2, 3, 6):
@@ -576,7 +576,7 @@ def test_a_mixture_of_more_components_than_objects_is_refused(tmp_path):
     [
         ("mixture", {"model.prior.kind": "normal"}, "components=5: a mixture has at least 1"),
         ("mixture", {"model.prior.components": 0}, "components=0: a mixture has at least 1"),
-        ("mixture", {"curriculum.phases": ("peaks",)}, "prior.kind='mixture', but config.curric"),
+        ("mixture", {"curriculum.phases": ("sleep",)}, "prior.kind='mixture', but config.curric"),
     ],
 )
 def test_a_mixture_without_what_it_needs_is_refused(recipe, changes, message):
@@ -644,7 +644,7 @@ def test_stray_files_in_checkpoints_do_no_harm(run):
 
 def test_a_run_longer_than_its_phases_is_refused(run):
     config = micro_config(recipe="cpu", steps=9, warmup=(1, 1))
-    message = r"num_train_steps=9, but the phases have 4 steps in all \(auxiliary 1, peaks 1, app"
+    message = r"num_train_steps=9, but the phases have 4 steps in all \(auxiliary 1, sleep 1, app"
     with pytest.raises(TrainingError, match=message):
         train(config, run)
 

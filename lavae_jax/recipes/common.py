@@ -214,6 +214,7 @@ def lavae_cpu(
     config.batch_size = 32
     config.model.location.update(width=32, blocks=4, head_width=32)
     config.model.update(peak_radius=_near(config.model.sprite_size), support="peaks")
+    config.model.min_object_probability = 0.5
     del config.optimizer, config.curriculum
     config.curriculum = {
         "phases": ("auxiliary", "sleep", "appearance"),

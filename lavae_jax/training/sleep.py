@@ -127,6 +127,7 @@ def compose(
     p(z_loc | n). A share of the objects is rotated and mirrored. Where objects overlap, the last
     one is in front; for binary images of one colour, that is their union.
     """
+    objects = jnp.asarray(objects)
     return jax.vmap(lambda key: _compose(objects, key, canvas, max_objects, augmented_share))(keys)
 
 
