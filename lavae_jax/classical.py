@@ -11,7 +11,7 @@ import numpy as np
 import scipy.ndimage
 
 MIN_AREA = 8  # pixels; smaller components are dropped, as parts of broken strokes
-SMOOTHING = 2.0  # pixels, of the distance transform: strokes have many local maxima
+SMOOTHING = 3.0  # pixels, of the distance transform: strokes have many local maxima
 MIN_DISTANCE = 7  # pixels between two maxima
 
 Method = Callable[[np.ndarray], np.ndarray]

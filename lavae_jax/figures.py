@@ -343,7 +343,7 @@ def calibration(results: Mapping[str, dict], panel_inches: float = 1.0) -> Figur
     axis.set_ylabel("share that is a true object", fontsize=font)
     axis.tick_params(labelsize=0.9 * font)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=font, frameon=False, loc="upper left")
+    axis.legend(fontsize=font, frameon=False, loc="lower right")
     return figure
 
 
