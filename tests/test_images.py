@@ -88,7 +88,7 @@ def test_arrays_are_read_and_pickles_are_not(tmp_path):
         ("c.npz", "", r"none of x, image, images; name one with `member`: a, b, evil"),
         ("c.npz", "evil", "cannot be read as an array"),
         ("c.npz", "d", "no array 'd'"),
-        ("b.npz", "other", r"shape \(3,\); wanted is \[N, H, W\]"),
+        ("b.npz", "other", r"shape \(3,\); expected \[N, H, W\]"),
     ):
         with pytest.raises(ImageError, match=message):
             images.open_images(str(tmp_path / file), member)
