@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import resource
 import shutil
 import signal
 import time
@@ -148,15 +150,27 @@ def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_compiler(arguments, start):
+    """After it, the process computes next to nothing."""
+
+    def seconds_of_ended_processes():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    def seconds_so_far():
+        fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     process = start(*arguments(steps=100_000, warmup=(9, 9)), JAX_COMPILATION_CACHE_DIR="")
     while not process.stdout.readline().startswith("timing a few steps"):  # it compiles them
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().startswith("asked to stop")
+    ended, before = seconds_of_ended_processes(), seconds_so_far()
     process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=5)
+    stdout, _ = process.communicate(timeout=60)
     assert stdout.startswith("stopped at once")
     assert process.returncode == 128 + signal.SIGINT
+    assert seconds_of_ended_processes() - ended - before < 0.1 * before
 
 
 def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):
