@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.ndimage
+import scipy.special
 from conftest import SMALL
 from handmade import PAIR, picture
 
@@ -23,6 +24,7 @@ from lavae_jax import (
     model_files,
     networks,
     prior,
+    tiles,
 )
 from lavae_jax.checkpoints import CheckpointError
 from lavae_jax.model import initialise
@@ -214,9 +216,12 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: lavae_jax.analyse(m, IMAGES, max_objects=-1), ValueError, "must be at least 1"),
         (lambda m: lavae_jax.analyse(m, IMAGES, min_score=float("nan")), ValueError, "min_score"),
         (lambda m: m.infer(-IMAGES), ValueError, "ranges from -1 to"),
+        (lambda m: m.infer(0.5 - IMAGES), ValueError, "ranges from -0.5 to 0.5"),
+        (lambda m: m.infer(-IMAGES.astype(int)), TypeError, "int64; expected uint8"),
         (lambda m: m.sample(0, 6, count=[2.5]), ValueError, "expected whole numbers from 0 to 10"),
         (lambda m: m.sample(0, 6, count=[1.5, 3]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, count=[-1]), ValueError, "expected whole numbers"),
+        (lambda m: m.sample(0, 6, count=[-1, 2]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, canvas=(-64, 64)), ValueError, "canvas height=-64"),
         (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "fewer pixels than the 10 objects"),
         (lambda m: m.sample(0, 6, canvas=64), ValueError, r"canvas=64 must be \(height, width\)"),
@@ -523,6 +528,54 @@ def test_an_image_without_objects_has_no_foreground():
 
 
 # --- sizes -------------------------------------------------------------------
+
+
+def test_location_probabilities_of_large_images_are_those_of_each_pixel(monkeypatch):
+    """Logits are 10 where a pixel is bright, and 3 more where the one above and to the left is."""
+    arrays = handmade.arrays()
+    arrays["params.location.Conv_0.kernel"][0, 0] = 3.0
+    model = model_files.build(handmade.run_config(), arrays)
+    monkeypatch.setattr(tiles, "LARGE", 1_000)
+    monkeypatch.setattr(tiles, "SIDE", 32)
+    images = np.random.default_rng(0).random((2, 60, 100)) < 0.3
+    before = np.pad(images, ((0, 0), (1, 0), (1, 0)))[:, :-1, :-1]
+    expected = scipy.special.expit(10 * images + 3 * before - model.settings.threshold)
+    np.testing.assert_allclose(model.location_probabilities(images), expected, atol=1e-4)
+
+
+def test_each_image_of_a_list_has_the_sample_of_its_place(model):
+    """That which it has in a batch of images of its size."""
+    model = api.Model(model.module, model.variables, model.config, batch_size=1)
+    two = picture((3, 4, False), (9, 9, False))
+    images = [two, picture((1, 1, False))[:15], two[:15], two]
+    first_rows = set()
+    for key in range(8):
+        scenes = model.infer(images, key=key)
+        assert [scene.canvas for scene in scenes] == [(20, 24), (15, 24), (15, 24), (20, 24)]
+        assert [scene.count.tolist() for scene in scenes] == [[2], [1], [2], [2]]
+        whole, cut = (model.infer(np.stack([image] * 4), key=key) for image in (two, two[:15]))
+        for place, batch in ((0, whole), (2, cut), (3, whole)):
+            ours, theirs = scenes[place], batch[place : place + 1]
+            np.testing.assert_array_equal(ours.location, theirs.location)
+            np.testing.assert_array_equal(ours.appearance, theirs.appearance)
+        assert scenes[1].location[0, 0].tolist() == [1, 1]
+        first_rows.add(tuple(scenes[place].location[0, 0, 0].item() for place in (0, 2, 3)))
+    assert len(first_rows) > 2
+
+
+def test_a_scene_has_no_more_slots_than_pixels(model):
+    """Of 8 pixels, where p(n) has up to 10 objects."""
+    image = picture((1, 3, False), canvas=(2, 4))
+    for max_objects in (None, 9, math.inf):
+        scene = model.infer(image, max_objects=max_objects)
+        assert scene.location.shape == (1, 8, 2)
+        assert scene.appearance.shape == (1, 8, 2)
+        assert scene.count.tolist() == [1]
+    np.testing.assert_allclose(np.asarray(model.render(scene))[0], image, atol=1e-3)
+    with pytest.raises(ValueError, match="2x4 have fewer pixels than the 10 objects"):
+        model.bound(image)
+    with pytest.raises(ValueError, match="2x4 have fewer pixels than the 10 objects"):
+        jax.jit(model.infer)(image)
 
 
 @pytest.mark.parametrize("checkpoint", ["mnist1k", "dsprites"])

@@ -16,7 +16,7 @@ from PIL import Image
 
 import lavae_jax
 from configs import images as config_of_images
-from lavae_jax import crops, images, input_pipeline, objects
+from lavae_jax import bernoulli, crops, images, input_pipeline, objects
 from lavae_jax.input_pipeline import ProcessShard
 from lavae_jax.playground import engine
 from lavae_jax.preprocessing import ImageError, Preprocessing, as_levels
@@ -162,6 +162,14 @@ def test_a_threshold_is_found_among_few_dark_levels():
     assert 12 < threshold * 65_535 < 200
 
 
+def test_a_threshold_of_0_leaves_black_pixels_black():
+    levels = np.array([[0, 0.001, 0.5], [1, 0, 0.3]], np.float32)
+    seen = Preprocessing(1, False, 0.0)(levels)
+    np.testing.assert_array_equal(seen[..., 0], [[0, 1, 1], [1, 0, 1]])
+    seen = Preprocessing(1, True, 0.0)(levels)  # 1 becomes black
+    np.testing.assert_array_equal(seen[..., 0], [[1, 1, 1], [0, 1, 1]])
+
+
 def test_dark_on_bright_is_inverted_and_colours_become_grey():
     preprocessing = Preprocessing(1, True, 0.5)
     picture = np.ones((4, 4, 3), np.float32)
@@ -192,6 +200,39 @@ def test_crops_are_parts_of_the_image_everywhere_and_depend_on_the_draw_alone():
     assert locations == {(r, c) for r in range(5) for c in range(4)}
     np.testing.assert_array_equal(source.read([0] * 9, range(391, 400))["image"], drawn[391:])
     np.testing.assert_array_equal(source.read([0])["image"], source.read([0])["image"])
+
+
+def test_two_seeds_give_different_crops(tmp_path):
+    """One of 30 x 30 crops twice in a row has a probability of 1 in 900."""
+    np.save(tmp_path / "a.npy", np.random.default_rng(1).random((1, 36, 36)) > 0.5)
+    config = config_of_images.get_config()
+    config.dataset.update(path=str(tmp_path / "a.npy"), canvas=7)
+
+    def drawn(seed):
+        config.seed = seed
+        return crops.open_crops(config).read([0] * 50, range(50))["image"]
+
+    one, other, again = map(drawn, (1, 2, 1))
+    np.testing.assert_array_equal(one, again)
+    assert np.mean([np.array_equal(*pair) for pair in zip(one, other, strict=True)]) < 0.1
+
+
+@pytest.mark.parametrize("images_in_memory", [0, 1, 3])
+def test_each_crop_is_of_its_own_image_after_a_file_was_skipped(
+    images_in_memory, tmp_path, monkeypatch
+):
+    """Image k has its only bright pixel in row k."""
+    for k in range(4):
+        pixels = np.zeros((6, 8), np.uint8)
+        pixels[k, 7 - k] = 200
+        Image.fromarray(pixels).save(tmp_path / f"{k}.png")
+    (tmp_path / "1.png").write_bytes(b"no image")
+    monkeypatch.setattr(crops, "KEPT_BYTES", 6 * 8 * images_in_memory + 1)
+    opened = images.open_images(str(tmp_path))
+    source = crops.Crops(opened, Preprocessing(1, False, 0.5), (6, 8), skip_unreadable=True)
+    assert source.names == ["0.png", "2.png", "3.png"]
+    read = source.read([2, 0, 1, 2])["image"]
+    assert np.argwhere(read[..., 0]).tolist() == [[0, 3, 4], [1, 0, 7], [2, 2, 5], [3, 3, 4]]
 
 
 def test_small_images_have_black_below_and_to_the_right_and_are_always_the_same():
@@ -350,6 +391,22 @@ def test_sizes_are_proposed_from_connected_parts():
     assert crops.propose(found, 200) == (15, 64, 10)
 
 
+@pytest.mark.parametrize(
+    ("counts", "proposed"),
+    [
+        ([1, 3], 10),  # at least 10
+        ([8], 10),
+        ([9], 12),  # a quarter more, rounded up
+        ([16] * 5, 20),
+        ([17] * 2, 22),
+        ([9] * 999 + [90], 12),  # one canvas in a thousand may have more
+    ],
+)
+def test_proposed_max_objects_is_a_quarter_more_than_the_largest_count(counts, proposed):
+    found = crops.Parts(np.full(4, 11), np.array(counts), 0.1)
+    assert crops.propose(found, 200).max_objects == proposed
+
+
 def test_settings_follow_the_size_of_sprites():
     config = config_of_images.get_config()
     for size, radius, window, cell in ((17, 8, 21, 6), (5, 2, 9, 2), (40, 20, 45, 13)):
@@ -462,6 +519,129 @@ def test_python_the_command_and_the_page_find_the_same_objects(launch, tmp_path,
         found = [thing["location"] for thing in answer["objects"]]
         slots = min(int(scene.count[0]), engine.FEWEST_SLOTS)
         assert found == np.asarray(scene.location)[0, :slots].tolist()
+
+
+def test_a_model_s_own_preprocessing_is_used_where_none_is_given(launch, tmp_path, monkeypatch):
+    """Of two dark objects, one faint, which the automatic threshold leaves out."""
+    monkeypatch.chdir(ROOT)
+    run = handmade.write_run(tmp_path / "run", "")
+    config = json.loads((run / "config.json").read_text())
+    config["dataset"] |= {"invert": True, "threshold": "0.1"}
+    (run / "config.json").write_text(json.dumps(config))
+    raw = np.full((24, 30), 255, np.uint8)
+    raw[5, 20], raw[17, 8] = 0, 204  # 1 and 0.2 when inverted
+    found = [(5, 20), (17, 8)]
+    Image.fromarray(raw).save(tmp_path / "a.png")
+
+    model = lavae_jax.load(run)
+    assert model.preprocessing == Preprocessing(1, True, 0.1)
+    assert np.argwhere(model.preprocess(raw)[0, ..., 0]).tolist() == [list(at) for at in found]
+    for changes, foreground in (({"threshold": "auto"}, 1), ({"invert": False}, raw.size - 1)):
+        assert model.with_preprocessing(**changes).preprocess(raw).sum() == foreground
+
+    playground = engine.Engine({"run": model})
+    colours = engine.to_base64(np.repeat(raw[..., None], 3, -1))
+    request = {"model": "run", "height": 24, "width": 30, "colours": colours}
+    (answer,) = playground.preprocess([request])
+    seen = engine.unpack(answer["image"], (64, 64, 1))
+    assert np.argwhere(seen[..., 0]).tolist() == [[20 + r, 17 + c] for r, c in found]
+
+    flags = [f"--checkpoint={run}", f"--images={tmp_path / 'a.png'}"]
+    result = launch("infer.py", *flags, f"--output={tmp_path / 'found.jsonl'}")
+    assert result.returncode == 0, result.stderr
+    (record,) = map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())
+    assert sorted((thing["top"], thing["left"]) for thing in record["objects"]) == found
+
+
+# --- measuring ---------------------------------------------------------------
+
+
+def measured(location, canvas, sprite, picture=None):
+    (one,) = objects.measure(
+        np.array([location]), sprite[None, ..., None], np.ones(1), canvas, picture, bernoulli
+    )
+    return one
+
+
+CORNER = np.zeros((5, 5), np.float32)  # pixels above, right and at the centre
+CORNER[1, 2] = CORNER[2, 2] = CORNER[2, 3] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("location", "canvas", "centre", "box"),
+    [
+        ((5, 40), (10, 50), (5 - 1 / 3, 40 + 1 / 3), (4, 40, 2, 2)),
+        ((40, 5), (50, 10), (40 - 1 / 3, 5 + 1 / 3), (39, 5, 2, 2)),
+        ((9, 49), (10, 50), (8.5, 49), (8, 49, 2, 1)),  # the pixel to the right is cut off
+        ((0, 30), (10, 50), (0, 30.5), (0, 30, 1, 2)),  # the pixel above is
+        ((49, 9), (50, 10), (48.5, 9), (48, 9, 2, 1)),
+    ],
+)
+def test_objects_on_oblong_canvases_are_measured_where_they_are(location, canvas, centre, box):
+    """Brightness is the mean of the picture over the pixels of the object."""
+    picture = np.arange(np.prod(canvas), dtype=np.float32).reshape(canvas)
+    one = measured(location, canvas, CORNER, picture)
+    assert (one.row, one.column) == pytest.approx(centre)
+    assert (one.top, one.left, one.height, one.width) == box
+    assert one.brightness == pytest.approx(canvas[1] * centre[0] + centre[1])
+
+
+@pytest.mark.parametrize("canvas", [(12, 60), (60, 12)])
+def test_a_model_measures_objects_on_oblong_canvases(canvas):
+    model = handmade.model()
+    along, across = (4, 50) if canvas[0] < canvas[1] else (50, 4)
+    image = handmade.picture((along, across, True), canvas=canvas)
+    (found,) = model.measure(model.infer(image), image[..., 0] * 0.75)
+    (one,) = found
+    assert (one.row, one.column) == pytest.approx((along, across + 0.5), abs=1e-3)
+    assert (one.top, one.left, one.height, one.width) == (along, across, 1, 2)
+    assert one.brightness == 0.75
+    with pytest.raises(ValueError, match="measure expects 1 images"):
+        model.measure(model.infer(image), image.swapaxes(0, 1)[None])
+
+
+def test_a_faint_sprite_is_measured_by_its_brightest_pixels():
+    """None of its pixels is more likely foreground than not."""
+    sprite = np.zeros((5, 5), np.float32)
+    sprite[1, 2], sprite[1, 3], sprite[3, 0] = 0.4, 0.4, 0.2
+    picture = np.zeros((20, 30), np.float32)
+    picture[9, 7:9], picture[11, 5] = (0.5, 0.7), 1.0
+    one = measured((10, 7), (20, 30), sprite, picture)
+    assert (one.top, one.left, one.height, one.width) == (9, 7, 1, 2)
+    assert (one.row, one.column) == pytest.approx((9.4, 7), abs=1e-6)  # of all pixels
+    assert one.brightness == pytest.approx(0.6)
+
+
+def extent(pixels):
+    """First and last row and column of pixels [H, W] that are True."""
+    rows, columns = np.nonzero(pixels)
+    return rows.min(), rows.max(), columns.min(), columns.max()
+
+
+@pytest.mark.parametrize(
+    ("canvas", "scale"), [((32, 64), 8), ((64, 32), 8), ((300, 600), 1), ((600, 300), 1)]
+)
+def test_an_overlay_has_a_box_just_around_each_object_and_its_number_next_to_it(canvas, scale):
+    """The rim of the box begins one pixel outside of the enlarged object; orange is (255, 165, 0)
+    and the number yellow, with soft edges."""
+    height, width = 7, 4
+    for top, left in ((20, 9), (1, canvas[1] - 9)):
+        thing = objects.Measured(0, 0, top, left, height, width, 1.0, None)
+        drawn = objects.overlay(np.zeros(canvas, np.uint8), [thing])
+        assert drawn.size == (scale * canvas[1], scale * canvas[0])
+        red, green, blue = np.moveaxis(np.asarray(drawn), -1, 0)
+        assert not blue.any()
+        first_row, last_row = scale * top - 1, scale * (top + height)
+        first_column, last_column = scale * left - 1, scale * (left + width)
+        box = (first_row, last_row, first_column, last_column)
+        assert extent((red == 255) & (green == 165)) == box
+        rim = max(1, scale // 4)
+        inside = red[
+            first_row + rim : last_row + 1 - rim, first_column + rim : last_column + 1 - rim
+        ]
+        assert not inside.any()
+        number = extent((red == green) & (red > 0))
+        assert number[1] < first_row if scale * top > 12 else number[0] > last_row
 
 
 def read_rows(path):

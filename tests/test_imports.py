@@ -1,8 +1,12 @@
-"""Data flows one way: no module imports, directly or by way of others, one that imports it."""
+"""Of modules as such: data flows one way, so that none imports, directly or by way of others, one
+that imports it; and none uses what is deprecated."""
 
 import ast
 import graphlib
 import pathlib
+import warnings
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -43,3 +47,25 @@ def test_packages_do_not_import_each_other():
         packages.setdefault(package, set()).update(inner)
     assert "lavae_jax.training" in packages["lavae_jax.commands"]
     graphlib.TopologicalSorter(packages).prepare()
+
+
+def our_modules():
+    """The names under which tests import modules. Scripts are programs, which they start."""
+    for folder in ("lavae_jax", "datasets", "configs"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            yield name.removesuffix(".__init__")
+    for path in (ROOT / "tests").glob("*.py"):
+        yield path.stem
+    for path in (ROOT / "launch" / "benchmarks").glob("*.py"):
+        yield f"benchmarks.{path.stem}"
+    yield from ("_checkout", "_shared")
+
+
+@pytest.mark.parametrize("category", [DeprecationWarning, FutureWarning])
+def test_deprecation_warnings_are_errors_in_our_own_modules_and_in_no_others(category):
+    for module in our_modules():
+        with pytest.raises(category):
+            warnings.warn_explicit("old", category, "file.py", 1, module)
+    for module in ("jax.numpy", "flax", "tensorflow_datasets.core", "datasets_of_others", "tests_"):
+        warnings.warn_explicit("old", category, "file.py", 1, module)

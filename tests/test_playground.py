@@ -99,6 +99,43 @@ def test_models_are_described(client, made):
     np.testing.assert_allclose(np.abs(directions[0]), [1, 0], atol=1e-3)
 
 
+def test_the_spread_of_appearances_is_their_standard_deviation(client):
+    """The first number of a pair's appearance is PAIR, of a pixel's 0; the second is always 0."""
+    is_pair = []
+    for k in range(engine.ENCODED):
+        bright = draw(NAME, 1 + k % 3, k)[..., 0] > 0
+        starts = np.argwhere(bright & ~np.roll(bright, 1, axis=1))
+        is_pair += [bright[row, column + 1] for row, column in starts]
+    share = np.mean(is_pair)
+    assert 0.2 < share < 0.8
+    (about,) = client.get("/models").json()["models"]
+    spread = handmade.PAIR * np.sqrt(share * (1 - share))
+    np.testing.assert_allclose(about["spread"], [spread, 0], atol=1e-3)
+    np.testing.assert_allclose(about["mean"], [handmade.PAIR * share, 0], atol=1e-3)
+
+
+def test_the_nearest_object_is_that_with_the_least_larger_coordinate_distance(made, monkeypatch):
+    """Within half a sprite, 2.5 pixels. The appearance says which object was meant."""
+    scene = made._scene(NAME)
+    scene.count[0] = 2  # the other slots, at (-1, -1), are empty
+    scene.location[0, :2] = (20, 20), (18, 16)
+    scene.appearance[0, :3, 0] = 1, 2, 3
+    monkeypatch.setattr(made, "_draw_posterior", lambda name, image, seed: scene)
+    request = {"model": NAME, "image": image_of(*SCENE), "seed": 0}
+
+    def nearest(*location):
+        (answer,) = made.like([{**request, "location": location}])
+        return answer["appearance"][0]
+
+    # 2 rows and 1.6 columns from the first, 2.4 columns from the second, and the other way round
+    assert nearest(18, 18.4) == 1
+    assert nearest(20, 17.6) == 2
+    assert nearest(22.4, 22.4) == 1
+    for far in ((22.6, 20), (20, 22.6), (15.4, 16), (-1, -1), (0, 0)):
+        with pytest.raises(Refused, match="finds no object there"):
+            nearest(*far)
+
+
 def test_a_scene_is_made_and_decomposed(client):
     fresh = client.post("/scene", json={"model": NAME, "kind": "fresh", "count": 3, "seed": 1})
     assert fresh.json()["image"] == image_of(*SCENE)
@@ -192,6 +229,16 @@ REFUSED = [
     ("/scene", {"model": NAME, "kind": "fresh", "count": 2.5, "seed": 0}, "count must be a whole"),
     ("/scene", {"model": NAME, "kind": "prior", "count": 11, "seed": 0}, "from 0 to 10"),
     ("/scene", {"model": NAME, "kind": "prior", "count": 1, "seed": 2**31}, "seed must be"),
+    ("/scene", {"model": NAME, "kind": "fresh", "count": True, "seed": 0}, "count must be a whole"),
+    ("/scene", {"model": NAME, "kind": "prior", "count": 1, "seed": True}, "seed must be a whole"),
+    ("/appearance", {"model": NAME, "kind": "other", "seed": False}, "seed must be a whole"),
+    ("/appearance", {"model": NAME, "kind": "decode", "appearance": [1, True]}, "2 numbers"),
+    ("/appearance", {"model": NAME, "kind": "decode", "appearance": ["1", "2"]}, "2 numbers"),
+    (
+        "/appearance",
+        {"model": NAME, "kind": "like", "image": GOOD, "location": [True, 1], "seed": 0},
+        "A location must be 2 numbers",
+    ),
     (
         "/appearance",
         {"model": NAME, "kind": "decode", "appearance": [1]},

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import resource
 import shutil
 import signal
 import time
@@ -118,8 +120,8 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.002)
 
 
-def wait_for_steps(run, process):
-    wait_for(lambda: (run / "metrics.jsonl").exists() and len(metrics(run)) > 2, process)
+def wait_for_steps(run, process, seconds=120):
+    wait_for(lambda: (run / "metrics.jsonl").exists() and len(metrics(run)) > 2, process, seconds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -136,6 +138,39 @@ def test_a_signal_saves_and_says_how_to_resume(number, arguments, start, tmp_pat
     assert newest(run).step == max(metrics(run))
 
 
+def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start, launch, tmp_path):
+    """With all of XLA's optimisations, which the other tests do without, to compile less."""
+    least = {"model.location.width": 1, "model.location.head_width": 1, "model.location.blocks": 0}
+    least |= {"model.latent_size": 1, "auxiliary.width": 1}
+    least |= {"recipe": "cpu", "curriculum.appearance.steps": 100_000}
+    as_users = {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path / 'dumped'} --xla_dump_hlo_module_re=jit__fun",
+    }
+    process = start(*arguments("pieces", steps=100_000, **least), **as_users)
+    wait_for_steps(tmp_path / "pieces", process, seconds=300)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, stderr
+    stopped = newest(tmp_path / "pieces").step
+    for workdir in ("pieces", "whole"):
+        run = launch(*arguments(workdir, steps=stopped + 3, **least), **as_users)
+        assert run.returncode == 0, run.stderr
+        assert (f"resuming after step {stopped}" in run.stdout) == (workdir == "pieces")
+
+    options = [file.read_text() for file in (tmp_path / "dumped").glob("*.debug_options")]
+    assert options  # of the compiler; those that tests have otherwise:
+    for other in ("xla_backend_optimization_level: 0", "xla_cpu_use_fusion_emitters: false"):
+        assert not any(other in text for text in options)
+    pieces, whole = newest(tmp_path / "pieces"), newest(tmp_path / "whole")
+    assert pieces.step == whole.step == stopped + 3
+    assert pieces.arrays.keys() == whole.arrays.keys()
+    for name, values in whole.arrays.items():
+        np.testing.assert_array_equal(pieces.arrays[name], values, err_msg=name)
+    assert metrics(tmp_path / "pieces") == metrics(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
 def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
     process = start(*arguments(steps=100_000))
@@ -148,15 +183,27 @@ def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_compiler(arguments, start):
+    """After it, the process computes next to nothing."""
+
+    def seconds_of_ended_processes():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    def seconds_so_far():
+        fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     process = start(*arguments(steps=100_000, warmup=(9, 9)), JAX_COMPILATION_CACHE_DIR="")
     while not process.stdout.readline().startswith("timing a few steps"):  # it compiles them
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().startswith("asked to stop")
+    ended, before = seconds_of_ended_processes(), seconds_so_far()
     process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=5)
+    stdout, _ = process.communicate(timeout=60)
     assert stdout.startswith("stopped at once")
     assert process.returncode == 128 + signal.SIGINT
+    assert seconds_of_ended_processes() - ended - before < 0.1 * before
 
 
 def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):

@@ -91,9 +91,10 @@ def _seed(request: Json) -> int:
 
 
 def _vector(value: Any, name: str, length: int) -> np.ndarray:
+    is_list = isinstance(value, list) and all(type(number) in (int, float) for number in value)
     try:
-        vector = np.array(value, np.float64)
-    except (TypeError, ValueError, OverflowError):
+        vector = np.array(value if is_list else [], np.float64)
+    except OverflowError:
         vector = np.empty(0)
     if vector.shape != (length,) or not (np.abs(vector) < LARGEST).all():
         raise Refused(f"{name} must be {length} numbers between -{LARGEST} and {LARGEST}.")
