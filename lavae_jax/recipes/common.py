@@ -204,11 +204,11 @@ def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
 
 
 def lavae_cpu(
-    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 54_000
+    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 50_000
 ) -> None:
     """For 2 cores: small networks; where objects are, then what they look like.
 
-    The learning rates of `sleep`, `appearance` and `mixture` fall to 0 along half a cosine.
+    The learning rates of all phases but the first fall to 0 along half a cosine.
     """
     _small_networks(config, decoder_width)
     config.batch_size = 32
@@ -217,7 +217,7 @@ def lavae_cpu(
     config.model.min_object_probability = 0.5
     del config.optimizer, config.curriculum
     config.curriculum = {
-        "phases": ("auxiliary", "sleep", "appearance"),
+        "phases": ("auxiliary", "sleep", "appearance", "overlap"),
         "auxiliary": {"steps": 1_200, "learning_rate": 6e-3},
         "sleep": {
             "steps": 4_500,
@@ -228,9 +228,10 @@ def lavae_cpu(
             **MAP_PEAKS,
             **DETECTION_LOSS,
         },
-        "appearance": {
-            "steps": appearance_steps,
-            "learning_rate": 1e-2,
+        "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
+        "overlap": {
+            "steps": 6_000,
+            "learning_rate": 3e-3,
             "sleep_weight": 1.0,  # of -log q(z_app | z_loc, x) on composed scenes
             "max_neighbours": 3,  # of an object there
         },
@@ -243,9 +244,7 @@ def lavae_peaks(config: ConfigDict, *, appearance_steps: int = 54_000) -> None:
     config.model.location.update(width=24, blocks=2, head_width=24)
     config.model.update(peak_radius=_half_a_sprite(config), min_object_probability=0.01)
     augmented_share = config.curriculum.sleep.augmented_share
-    del config.curriculum.sleep
-    for name in ("sleep_weight", "max_neighbours"):
-        del config.curriculum.appearance[name]
+    del config.curriculum.sleep, config.curriculum.overlap
     config.curriculum.phases = ("auxiliary", "peaks", "appearance")
     config.curriculum.peaks = {
         "steps": 4_800,

@@ -2,10 +2,11 @@
 
 The paper's curriculum is `warmup`, `elbo`: the location network follows the KL map of an auxiliary
 VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `sleep`,
-`appearance`: the auxiliary VAE first, whose KL map finds objects that stand alone; then the
-location network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves
-that network frozen. `mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there
-may be `peaks`, which trains the location network on the peaks of the data's KL map (see `warmup`).
+`appearance`, `overlap`: the auxiliary VAE first, whose KL map finds objects that stand alone; then
+the location network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves
+that network frozen; and the ELBO again while the appearance network learns composed scenes, too.
+`mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there may be
+`peaks`, which trains the location network on the peaks of the data's KL map (see `warmup`).
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
@@ -34,6 +35,7 @@ from lavae_jax.training.elbo import elbo_loss, elbo_metrics, means
 from lavae_jax.training.phases import Phase, Prepared, Reconstruction, Task
 from lavae_jax.training.trainee import Trainee
 
+Cache = dict[str, inference.LocationPosterior]
 APPEARANCE = ("lavae.appearance", "lavae.decoder", "lavae.count_logits")
 
 
@@ -240,39 +242,48 @@ def _objects_of_network(module: Trainee, variables, images, settings: ConfigDict
 def _appearance(config: ConfigDict) -> Phase:
     """The ELBO under p(z_app) = N(0, I). The location network is frozen.
 
-    After the phase `sleep`, the location network is calibrated on composed scenes before the first
-    step, and q(z_app | z_loc, x) is trained on such scenes as well.
+    If there was a phase `sleep`, the location network is calibrated before the first step.
     """
     settings = config.curriculum.appearance
     asleep = config.curriculum.sleep if "sleep" in config.curriculum.phases else None
 
-    def loss(module: Trainee, x, keys, step, located=None, objects=None):
-        if asleep:
-            keys, sleep_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        elbo = elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)
-        loss, metrics, _ = elbo
-        if asleep:
-            metrics["sleep_appearance"] = sleep.appearance_loss(
-                module, objects, sleep_keys, settings.max_neighbours, asleep.augmented_share
-            )
-            loss += settings.sleep_weight * metrics["sleep_appearance"]
-        return loss, metrics
+    def loss(module: Trainee, x, keys, step, located=None):
+        return elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)[:2]
 
     def prepare(module: Trainee, variables, images, saved) -> Prepared:
-        prepared = Prepared()
-        if asleep:
-            prepared = _calibrate(module, variables, images, saved, asleep)
-            variables = _with_parts(variables, prepared.params)
-            objects = _objects_of_network(module, variables, images, asleep)
-            prepared = prepared._replace(constants={"objects": objects})
-        # All pixels of all images would not fit into memory.
-        if config.model.support == "peaks" and not images.varies:
-            prepared = prepared._replace(cache=_locate_objects(module, variables, images))
-        return prepared
+        if not asleep:
+            return Prepared(cache=_locate_objects(config, module, variables, images))
+        calibrated = _calibrate(module, variables, images, saved, asleep)
+        for part, value in calibrated.params.items():
+            params = model.with_part(variables["params"], part, value)
+            variables = {**variables, "params": params}
+        return calibrated._replace(cache=_locate_objects(config, module, variables, images))
 
     rates = dict.fromkeys(APPEARANCE, schedules.cosine(settings))
     saved = {"calibration": np.zeros(2, np.float32)} if asleep else None
     return Phase("appearance", settings.steps, loss, rates, prepare, saved)
+
+
+def _overlap(config: ConfigDict) -> Phase:
+    """As `appearance`, and q(z_app | z_loc, x) learns objects among others on composed scenes."""
+    settings, asleep = config.curriculum.overlap, config.curriculum.sleep
+
+    def loss(module: Trainee, x, keys, step, objects, located=None):
+        keys, sleep_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        elbo = elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)
+        loss, metrics, _ = elbo
+        metrics["sleep_appearance"] = sleep.appearance_loss(
+            module, objects, sleep_keys, settings.max_neighbours, asleep.augmented_share
+        )
+        return loss + settings.sleep_weight * metrics["sleep_appearance"], metrics
+
+    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+        objects = _objects_of_network(module, variables, images, asleep)
+        located = _locate_objects(config, module, variables, images)
+        return Prepared(cache=located, constants={"objects": objects})
+
+    rates = dict.fromkeys(APPEARANCE, schedules.cosine(settings))
+    return Phase("overlap", settings.steps, loss, rates, prepare)
 
 
 def _calibrate(module: Trainee, variables, images, saved, settings: ConfigDict) -> Prepared:
@@ -287,15 +298,14 @@ def _calibrate(module: Trainee, variables, images, saved, settings: ConfigDict) 
     return Prepared({"lavae.location": location}, saved)
 
 
-def _with_parts(variables, parts) -> model.Variables:
-    params = variables["params"]
-    for part, value in parts.items():
-        params = model.with_part(params, part, value)
-    return {**variables, "params": params}
+def _locate_objects(config: ConfigDict, module: Trainee, variables, images) -> Cache | None:
+    """q(z_loc | x) of each training image, by a frozen location network.
 
-
-def _locate_objects(module: Trainee, variables, images) -> dict[str, inference.LocationPosterior]:
-    """q(z_loc | x) of each training image."""
+    None where it cannot be kept: of images that vary, or, since they would not fit into memory, of
+    all pixels.
+    """
+    if images.varies or config.model.support != "peaks":
+        return None
     locate = model.compiled(_locate, module)
     located = [jax.tree.map(np.asarray, locate(variables, x)) for x in images.batches()]
     return {"located": phases.gather(located, len(images))}
@@ -326,5 +336,6 @@ PHASES = {
     "peaks": _peaks,
     "sleep": _sleep,
     "appearance": _appearance,
+    "overlap": _overlap,
     "mixture": _mixture,
 }
