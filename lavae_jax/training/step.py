@@ -147,6 +147,8 @@ def replicate(tree: Any) -> Any:
 
     Arrays that come straight from the host would have every step compiled twice.
     """
+    if not jax.tree.leaves(tree):
+        return tree  # pmap needs an array
     n = jax.local_device_count()
     stacked = jax.tree.map(lambda a: np.broadcast_to(a, (n, *np.shape(a))), tree)
     return jax.pmap(lambda a: a, axis_name=AXIS)(stacked)
