@@ -38,6 +38,7 @@ PHASED_FIELDS = {
     "curriculum.sleep.objects": 8,
     "curriculum.sleep.max_objects": 2,
     "curriculum.appearance.steps": 2,
+    "curriculum.overlap.steps": 0,
 }
 MIXTURE_FIELDS = {"model.prior.components": 5, "curriculum.mixture.steps": 4}
 

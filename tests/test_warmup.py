@@ -242,12 +242,12 @@ def test_phases_follow_each_other_and_train_their_own_parameters():
     for part in ("lavae.appearance", "lavae.decoder", "lavae.count_logits"):
         assert moving[part] == [7, 8, 9, 10, 11]
     assert len(moving) == 5
-    _, asleep, appearance = task.phases
-    assert [task.start_of(phase) for phase in task.phases] == [0, 3, 7]
+    _, asleep, appearance, _ = task.phases
+    assert [task.start_of(phase) for phase in task.phases] == [0, 3, 7, 50_007]
     assert asleep.learning_rates["lavae.location"](0) == pytest.approx(6e-3)
     assert asleep.learning_rates["lavae.location"](4) == pytest.approx(0)
     assert appearance.learning_rates["lavae.decoder"](0) == pytest.approx(1e-2)
-    assert task.num_steps == 3 + 4 + 54_000
+    assert task.num_steps == 3 + 4 + 50_000 + 6_000
 
 
 def changed_fields(*configs):
@@ -306,8 +306,8 @@ def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alo
 
 
 def test_the_location_network_is_frozen_after_its_phase():
-    *_, appearance = tasks.make(mnist1k.get_config("cpu")).phases
-    assert "lavae.location" not in appearance.learning_rates
+    *_, appearance, overlap = tasks.make(mnist1k.get_config("cpu")).phases
+    assert "lavae.location" not in {*appearance.learning_rates, *overlap.learning_rates}
 
 
 @pytest.mark.parametrize(

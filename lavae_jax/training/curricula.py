@@ -191,7 +191,7 @@ def _sleep(config: ConfigDict) -> Phase:
     settings = config.curriculum.sleep
     _check_shifts(config, "sleep")
 
-    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+    def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
         return Prepared(constants={"objects": _objects_of_map(module, variables, images, settings)})
 
     def loss(module: Trainee, x, keys, step, objects):
@@ -250,7 +250,7 @@ def _appearance(config: ConfigDict) -> Phase:
     def loss(module: Trainee, x, keys, step, located=None):
         return elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)[:2]
 
-    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+    def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
         if not asleep:
             return Prepared(cache=_locate_objects(config, module, variables, images))
         calibrated = _calibrate(module, variables, images, saved, asleep)
@@ -277,9 +277,9 @@ def _overlap(config: ConfigDict) -> Phase:
         )
         return loss + settings.sleep_weight * metrics["sleep_appearance"], metrics
 
-    def prepare(module: Trainee, variables, images, saved) -> Prepared:
+    def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
         objects = _objects_of_network(module, variables, images, asleep)
-        located = _locate_objects(config, module, variables, images)
+        located = cache or _locate_objects(config, module, variables, images)
         return Prepared(cache=located, constants={"objects": objects})
 
     rates = dict.fromkeys(APPEARANCE, schedules.cosine(settings))

@@ -232,16 +232,17 @@ class Run:
         batch = next(iter(input_pipeline.eval_batches(self.data.training, self.config.batch_size)))
         image = batch["image"]
         images = OneBatch(image.reshape(-1, *image.shape[2:]), self.data.training.varies)
-        left = []
+        left, cache = [], None
         for phase, num_steps in forecast.phases_left(self.task, self.step, self.num_steps):
             inputs, preparation = {"image": image}, 0.0
             if phase.prepare:
-                prepare = functools.partial(self._prepared, phase, state, images)
+                prepare = functools.partial(self._prepared, phase, state, images, cache=cache)
                 prepared = prepare()
+                cache = prepared.cache
                 inputs |= steps.replicate(dict(prepared.constants))
-                if prepared.cache:
+                if cache:
                     inputs |= jax.tree.map(
-                        lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), prepared.cache
+                        lambda a: a.reshape(*image.shape[:2], *a.shape[1:]), cache
                     )
                     each = forecast.seconds_of(lambda _, prepare=prepare: prepare().cache)
                     preparation = each * len(self.data.training) / len(images)
@@ -277,7 +278,7 @@ class Run:
 
     def _prepare(self, phase: Phase, request: StopRequest) -> None:
         """What a phase needs before its first step, or before the first one after a resumption."""
-        self._cache, self._constants = None, {}
+        cache, self._cache, self._constants = self._cache, None, {}
         begins = self.step == self.task.start_of(phase)
         if phase.prepare:
             self.files.print(f"preparing phase {phase.name} ...")
@@ -286,7 +287,7 @@ class Run:
                 self.data.training, self.config.batch_size, self.files.print, request
             )
             try:
-                prepared = self._prepared(phase, state, images, begins)
+                prepared = self._prepared(phase, state, images, begins, cache)
             except ValueError as error:
                 raise TrainingError(str(error)) from error
             self._cache = prepared.cache
@@ -295,10 +296,10 @@ class Run:
                 self.state = steps.replicate(steps.begin_phase(state, phase, prepared))
         self._phase = phase.name
 
-    def _prepared(self, phase, state, images, begins=False) -> Prepared:
+    def _prepared(self, phase, state, images, begins=False, cache=None) -> Prepared:
         saved = None if begins else state.saved.get(phase.name)
         module = self.task.module((), None)
-        return phase.prepare(module, steps.variables_of(state), images, saved)
+        return phase.prepare(module, steps.variables_of(state), images, saved, cache)
 
     def _start_step(self, phase: Phase, stop_requested: bool) -> None:
         """Starts a step, and waits for the one before."""

@@ -42,6 +42,8 @@ def prepare(
     variables: Variables,
     images: TrainingImages,
     saved: dict[str, np.ndarray] | None,
+    cache: dict[str, Any] | None = None,
+    *,
     with_cache: bool,
 ) -> Prepared:
     """Components at different training objects, and for each object the components near it.
@@ -49,6 +51,7 @@ def prepare(
     Sketches of the objects that the components began at are saved: on other hardware, the
     location network may differ in its last digits and find other objects first.
     """
+    del cache  # it does not say which components an object is near to
     find, encode = (model.compiled(f, module) for f in (_find, _encode))
     size, with_cache = module.settings.prior.components, with_cache and not images.varies
     begins = saved is None

@@ -57,9 +57,10 @@ class Phase(NamedTuple):
     learning_rates: a schedule for each part that is trained, by the part's path in the tree
         of parameters, such as "lavae.location". Other parts are frozen: they have no
         gradient and no optimiser, and use their batch statistics without changing them.
-    prepare(module, variables, images, saved) -> what frozen parts make of the training images,
-        computed once instead of at each step, and parameters that the phase begins with. `saved`
-        is None when the phase begins, and what was saved then when a run resumes in it.
+    prepare(module, variables, images, saved, cache) -> what frozen parts make of the training
+        images, computed once instead of at each step, and parameters that the phase begins with.
+        `saved` is None when the phase begins, and what was saved then when a run resumes in it.
+        `cache` is that of the phase before, if there is one in memory.
     saved: the initial value, which has the shapes of what `prepare` saves.
     """
 
