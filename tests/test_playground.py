@@ -114,7 +114,7 @@ def test_the_spread_of_appearances_is_their_standard_deviation(client):
     np.testing.assert_allclose(about["mean"], [handmade.PAIR * share, 0], atol=1e-3)
 
 
-def test_the_nearest_object_is_that_with_the_least_larger_coordinate_distance(made, monkeypatch):
+def test_the_distance_to_an_object_is_the_larger_of_both_coordinate_distances(made, monkeypatch):
     """Within half a sprite, 2.5 pixels. The appearance says which object was meant."""
     scene = made._scene(NAME)
     scene.count[0] = 2  # the other slots, at (-1, -1), are empty
@@ -124,10 +124,10 @@ def test_the_nearest_object_is_that_with_the_least_larger_coordinate_distance(ma
     request = {"model": NAME, "image": image_of(*SCENE), "seed": 0}
 
     def nearest(*location):
-        (answer,) = made.like([{**request, "location": location}])
+        (answer,) = made.like([{**request, "location": list(location)}])
         return answer["appearance"][0]
 
-    # 2 rows and 1.6 columns from the first, 2.4 columns from the second, and the other way round
+    # 2 rows and 1.6 columns from the first, 2.4 columns from the second; then the opposite
     assert nearest(18, 18.4) == 1
     assert nearest(20, 17.6) == 2
     assert nearest(22.4, 22.4) == 1

@@ -139,7 +139,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, arguments, start, tmp_pat
 
 
 def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start, launch, tmp_path):
-    """With all of XLA's optimisations, which the other tests do without, to compile less."""
+    """With XLA's optimisations on; other tests turn most of them off, to compile faster."""
     least = {"model.location.width": 1, "model.location.head_width": 1, "model.location.blocks": 0}
     least |= {"model.latent_size": 1, "auxiliary.width": 1}
     least |= {"recipe": "cpu", "curriculum.appearance.steps": 100_000}
