@@ -6,7 +6,7 @@
 
 `described`: the paper's training, in small. `frozen`: the auxiliary VAE is trained first, the
 location network then on the peaks of its KL map, then everything else by the ELBO. `peaks`:
-q(z_loc) samples on peaks alone. The recipe `joint` of
+q(z_loc) samples on peaks alone, which is the recipe `cpu`. The recipe `joint` of
 configs/mnist1k.py is this file's `described` with three changes.
 
 The same question at full resolution, for the recipe `thin` in fewer steps:
@@ -32,7 +32,7 @@ def described(config):
 
 
 def peaks(config):
-    common.lavae_peaks(config, appearance_steps=STEPS)
+    common.lavae_cpu(config, appearance_steps=STEPS)
 
 
 def frozen(config):

@@ -2,6 +2,7 @@
 
     python launch/train.py --config=configs/mnist1k.py            # the default: cpu
     python launch/train.py --config=configs/mnist1k.py:mixture    # cpu, and a learned p(z_app)
+    python launch/train.py --config=configs/mnist1k.py:sleep      # cpu, for objects that touch
     python launch/train.py --config=configs/mnist1k.py:joint      # the paper's training
     python launch/train.py --config=configs/mnist1k.py:thin       # paper, for two CPU cores
     python launch/train.py --config=configs/mnist1k.py:paper      # for accelerators

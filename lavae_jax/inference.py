@@ -82,17 +82,14 @@ def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
 
 
 def _peaks_first(settings, detection) -> tuple[jax.Array, jax.Array]:
-    """Logits and pixels of M pixels, the highest peak first.
+    """Logits and pixels of M pixels.
 
-    All peaks have the same logit, that of the threshold, so that each of the n! orders of the same
-    locations has the same probability under q, as it has under p. Where there are fewer than M
-    peaks, other pixels follow far below.
+    A peak is above the threshold; where there are fewer than M, other pixels follow far below.
     """
-    h_loc, threshold = detection.h_loc, settings.threshold_for(detection.h_loc.shape[1:3])
-    elsewhere = jnp.minimum(h_loc, threshold) - OFF_PEAK
+    h_loc = detection.h_loc
+    elsewhere = jnp.minimum(h_loc, settings.threshold_for(h_loc.shape[1:3])) - OFF_PEAK
     logits = jnp.where(detection.peaks, h_loc, elsewhere)
-    highest, pixel = jax.lax.top_k(_flat(logits), settings.max_objects)
-    return jnp.minimum(highest, threshold), pixel
+    return jax.lax.top_k(_flat(logits), settings.max_objects)
 
 
 def _flat(maps):

@@ -30,15 +30,17 @@ LAVAE_FIELDS = {
     "model.decoder.hidden": (4,),
     "auxiliary.width": 4,
 }
+PHASED = ("cpu", "mixture", "sleep")  # recipes
 PHASED_FIELDS = {
-    # Networks that have hardly been trained find objects, too, far from each other.
-    "model.threshold": -99.0,
-    "model.peak_radius": 9,
+    "model.threshold": -99.0,  # a network that has hardly been trained finds objects, too
+    "curriculum.appearance.steps": 2,
+}
+SLEEP_FIELDS = {
+    "model.peak_radius": 9,  # and those that it finds are far from each other
     "curriculum.sleep.threshold": -99.0,
     "curriculum.sleep.objects": 8,
     "curriculum.sleep.max_objects": 2,
-    "curriculum.appearance.steps": 2,
-    "curriculum.overlap.steps": 0,
+    "curriculum.overlap.steps": 2,
 }
 MIXTURE_FIELDS = {"model.prior.components": 5, "curriculum.mixture.steps": 4}
 
@@ -47,7 +49,7 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
     """Changes to a config that make it small.
 
     warmup: the steps of the warm-up and of the annealing after it; or, in the recipes cpu and
-    mixture, of the phases `auxiliary` and `sleep`.
+    mixture, of the phases `auxiliary` and `peaks`; in sleep, of `auxiliary` and `sleep`.
     """
     changes = {**FIELDS, "num_train_steps": steps}
     if name.startswith("baseline"):
@@ -56,15 +58,19 @@ def fields(name="mnist1k", recipe="tiny", steps=4, warmup=None, **more):
         first, second = warmup or (0, 0)
         changes |= LAVAE_FIELDS
         changes |= (
-            {"curriculum.auxiliary.steps": first, "curriculum.sleep.steps": second}
-            if recipe in ("cpu", "mixture")
+            {
+                "curriculum.auxiliary.steps": first,
+                f"curriculum.{'sleep' if recipe == 'sleep' else 'peaks'}.steps": second,
+            }
+            if recipe in PHASED
             else {
                 "curriculum.warmup.steps": first + second,
                 "curriculum.warmup.anneal_steps": second,
                 "curriculum.elbo.steps": 1_000_000,
             }
         )
-        changes |= PHASED_FIELDS if recipe in ("cpu", "mixture") else {}
+        changes |= PHASED_FIELDS if recipe in PHASED else {}
+        changes |= SLEEP_FIELDS if recipe == "sleep" else {}
         changes |= MIXTURE_FIELDS if recipe == "mixture" else {}
     return changes | more
 

@@ -39,7 +39,7 @@ def test_without_the_compiler_one_sentence_says_what_to_install():
         compile_check.tpu_devices("v5e:2x2")
 
 
-@pytest.mark.parametrize("recipe", ["tiny", "mixture"])
+@pytest.mark.parametrize("recipe", ["tiny", "mixture", "sleep"])
 def test_every_operation_can_be_lowered_for_gpus(recipe):
     config = micro.config(recipe=recipe, warmup=(1, 1))
     names = []
@@ -47,7 +47,8 @@ def test_every_operation_can_be_lowered_for_gpus(recipe):
         assert compile_check.lower_for(program, "cuda") > 100
         names.append(program.name)
     phases = {"tiny": ["warmup", "elbo"]}
-    phases["mixture"] = ["auxiliary", "sleep", "appearance", "mixture"]
+    phases["mixture"] = ["auxiliary", "peaks", "appearance", "mixture"]
+    phases["sleep"] = ["auxiliary", "sleep", "appearance", "overlap"]
     assert names == [*phases[recipe], "evaluation"]
 
 

@@ -40,7 +40,7 @@ from lavae_jax.training.signals import StopRequest
 LAVAE_CONFIGS = ["mnist1k", "mnist10k", "dsprites"]
 CONFIGS = LAVAE_CONFIGS + [f"baseline_{name}" for name in LAVAE_CONFIGS]
 RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "tiny")]
-LAVAE_RECIPES = ("mixture", "joint", "thin", "described")
+LAVAE_RECIPES = ("mixture", "sleep", "joint", "thin", "described")
 RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in LAVAE_RECIPES]
 RECIPES += [(f"baseline_{name}", "plain") for name in LAVAE_CONFIGS]
 TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}  # with steps=6
@@ -62,11 +62,14 @@ def test_every_config_makes_a_task(name, recipe):
     networks = {"encoder", "decoder"} if config.kind == "baseline" else {"auxiliary", "lavae"}
     assert {part.split(".")[0] for part in trained} == networks
     assert set(state.params) == networks
-    assert set(state.saved) == ({"mixture"} if recipe == "mixture" else set())
+    saved = {"mixture": {"mixture"}, "sleep": {"appearance"}}
+    assert set(state.saved) == saved.get(recipe, set())
 
 
 def test_an_unknown_recipe_is_refused():
-    message = "no recipe 'gpu'; expected one of paper, described, thin, cpu, mixture, joint, tiny"
+    message = (
+        "no recipe 'gpu'; expected one of paper, described, thin, cpu, mixture, sleep, joint, tiny"
+    )
     with pytest.raises(ValueError, match=message):
         get_config("mnist1k", "gpu")
 
@@ -297,7 +300,7 @@ def test_a_forecast_adds_up_what_is_left():
     assert made.seconds(evaluations=0, after="a") == pytest.approx(20)
 
 
-@pytest.mark.parametrize("recipe", ["tiny", "mixture"])
+@pytest.mark.parametrize("recipe", ["tiny", "mixture", "sleep"])
 def test_a_forecast_times_every_phase_and_changes_nothing(recipe, tmp_path, monkeypatch):
     config = micro_config(recipe=recipe, steps=8, warmup=(2, 2))
     without = train(config, tmp_path / "without")
@@ -382,10 +385,10 @@ def test_stops_leave_no_trace(tmp_path):
 
 def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     said = train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "whole")
-    for phase in ("auxiliary", "sleep", "appearance"):
+    for phase in ("auxiliary", "peaks", "appearance"):
         assert f"({phase})" in said
     *_, before_the_last, last = (line for line in said.splitlines() if " left" in line)
-    assert "(sleep)" in before_the_last
+    assert "(peaks)" in before_the_last
     assert before_the_last.endswith("left of this phase")
     assert last.endswith(" left")
     for steps in (2, 3, 6):
@@ -393,6 +396,22 @@ def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
     assert newest(tmp_path / "pieces").meta["seconds"] > 0
+
+
+def test_stops_among_composed_scenes_leave_no_trace(tmp_path):
+    """In the phases sleep, appearance and overlap, and where the location network is calibrated."""
+    fields = {"recipe": "sleep", "warmup": (2, 2)}
+    said = train(micro_config(steps=8, **fields), tmp_path / "whole")
+    assert [said.count(f"preparing phase {p}") for p in ("sleep", "appearance", "overlap")] == [
+        1
+    ] * 3
+    for steps in (3, 4, 5, 7, 8):
+        train(micro_config(steps=steps, **fields), tmp_path / "pieces")
+    assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+    scale, shift = newest(tmp_path / "whole").arrays["state.saved.appearance.calibration"]
+    assert scale > 0
+    assert np.isfinite(shift)
 
 
 def test_the_cache_makes_no_difference(tmp_path, monkeypatch):
@@ -576,7 +595,7 @@ def test_a_mixture_of_more_components_than_objects_is_refused(tmp_path):
     [
         ("mixture", {"model.prior.kind": "normal"}, "components=5: a mixture has at least 1"),
         ("mixture", {"model.prior.components": 0}, "components=0: a mixture has at least 1"),
-        ("mixture", {"curriculum.phases": ("sleep",)}, "prior.kind='mixture', but config.curric"),
+        ("mixture", {"curriculum.phases": ("peaks",)}, "prior.kind='mixture', but config.curric"),
     ],
 )
 def test_a_mixture_without_what_it_needs_is_refused(recipe, changes, message):
@@ -644,7 +663,7 @@ def test_stray_files_in_checkpoints_do_no_harm(run):
 
 def test_a_run_longer_than_its_phases_is_refused(run):
     config = micro_config(recipe="cpu", steps=9, warmup=(1, 1))
-    message = r"num_train_steps=9, but the phases have 4 steps in all \(auxiliary 1, sleep 1, app"
+    message = r"num_train_steps=9, but the phases have 4 steps in all \(auxiliary 1, peaks 1, app"
     with pytest.raises(TrainingError, match=message):
         train(config, run)
 

@@ -13,17 +13,6 @@ from ml_collections.config_dict import placeholder
 
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
-# How objects are found on the mean KL map of the auxiliary VAE.
-MAP_PEAKS = {
-    "threshold": 1.0,  # of a peak, in nats
-    "shifts": 2,  # of the image under the VAE's grid, in each direction
-    "centrings": 2,  # moves of a peak to the centre of mass around it
-}
-DETECTION_LOSS = {
-    "positive_weight": 20.0,  # of a pixel that is marked
-    "localisation_weight": 4.0,  # of telling it from the 8 around it
-}
-
 BY_DEVICE = ""  # the recipe of a command that names none
 # `cpu` is the default on every device. `thin`, which is `paper` made small, counts every object but
 # has not reached the likelihood of `cpu` (docs/experiments.md, "At full resolution").
@@ -164,6 +153,7 @@ def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
         "thin": lavae_thin,
         "cpu": functools.partial(lavae_cpu, **cpu),
         "mixture": functools.partial(lavae_mixture, **mixture, **cpu),
+        "sleep": functools.partial(lavae_sleep, **cpu),
         "joint": lavae_joint,
         "tiny": lavae_tiny,
     }
@@ -204,54 +194,55 @@ def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
 
 
 def lavae_cpu(
-    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 50_000
+    config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 54_000
 ) -> None:
     """For 2 cores: small networks; where objects are, then what they look like.
 
-    The learning rates of all phases but the first fall to 0 along half a cosine.
+    The learning rates of `peaks`, `appearance` and `mixture` fall to 0 along half a cosine.
     """
     _small_networks(config, decoder_width)
     config.batch_size = 32
-    config.model.location.update(width=32, blocks=4, head_width=32)
-    config.model.update(peak_radius=_near(config.model.sprite_size), support="peaks")
-    config.model.min_object_probability = 0.5
+    config.model.update(peak_radius=_half_a_sprite(config), support="peaks")
+    config.model.min_object_probability = 0.01
     del config.optimizer, config.curriculum
     config.curriculum = {
-        "phases": ("auxiliary", "sleep", "appearance", "overlap"),
+        "phases": ("auxiliary", "peaks", "appearance"),
         "auxiliary": {"steps": 1_200, "learning_rate": 6e-3},
-        "sleep": {
-            "steps": 4_500,
+        "peaks": {
+            "steps": 4_800,
             "learning_rate": 6e-3,
-            "max_objects": config.model.max_objects,  # of a composed scene
-            "objects": 8_192,  # isolated ones that scenes are composed of
-            "augmented_share": 0.5,  # of the objects, which are rotated and mirrored
-            **MAP_PEAKS,
-            **DETECTION_LOSS,
+            "threshold": 1.0,  # of the mean KL map, in nats
+            "shifts": 2,  # in each direction
+            "centrings": 2,  # moves of a peak to the centre of mass around it
+            "augmented_share": 0.5,  # of the images, which are rotated and mirrored
+            "positive_weight": 20.0,  # of a pixel that is marked
+            "localisation_weight": 4.0,  # of telling it from the 8 around it
         },
         "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
-        "overlap": {
-            "steps": 6_000,
-            "learning_rate": 3e-3,
-            "sleep_weight": 1.0,  # of -log q(z_app | z_loc, x) on composed scenes
-            "max_neighbours": 3,  # of an object there
-        },
     }
 
 
-def lavae_peaks(config: ConfigDict, *, appearance_steps: int = 54_000) -> None:
-    """The recipe `cpu` with the location network trained on peaks of the data's KL map."""
-    lavae_cpu(config, appearance_steps=appearance_steps)
-    config.model.location.update(width=24, blocks=2, head_width=24)
-    config.model.update(peak_radius=_half_a_sprite(config), min_object_probability=0.01)
-    augmented_share = config.curriculum.sleep.augmented_share
-    del config.curriculum.sleep, config.curriculum.overlap
-    config.curriculum.phases = ("auxiliary", "peaks", "appearance")
-    config.curriculum.peaks = {
-        "steps": 4_800,
-        "learning_rate": 6e-3,
-        "augmented_share": augmented_share,  # of the images
-        **MAP_PEAKS,
-        **DETECTION_LOSS,
+def lavae_sleep(config: ConfigDict, **cpu: int) -> None:
+    """The recipe `cpu` for objects that touch: the networks of q learn composed scenes, too."""
+    lavae_cpu(config, **cpu)
+    config.model.location.update(width=32, blocks=4, head_width=32)
+    config.model.peak_radius = _near(config.model.sprite_size)
+    config.model.min_object_probability = 0.5
+    config.curriculum.phases = ("auxiliary", "sleep", "appearance", "overlap")
+    # `threshold`, `shifts` and `centrings` find the objects that scenes are composed of, half of
+    # which are rotated and mirrored.
+    config.curriculum.sleep = {
+        **config.curriculum.peaks,
+        "steps": 4_500,
+        "max_objects": config.model.max_objects,  # of a composed scene
+        "objects": 8_192,
+    }
+    del config.curriculum.peaks
+    config.curriculum.overlap = {
+        "steps": 6_000,
+        "learning_rate": 3e-3,
+        "sleep_weight": 1.0,  # of -log q(z_app | z_loc, x) on composed scenes
+        "max_neighbours": 3,  # of an object there
     }
 
 
@@ -389,7 +380,7 @@ def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> 
 
 
 def _near(sprite_size: int) -> int:
-    """In pixels; where the location network knows objects that touch, peaks may be so near."""
+    """In pixels; objects whose locations are nearer than that may be taken for one."""
     return 1 + sprite_size // 12
 
 

@@ -1,12 +1,11 @@
 """The phases of LAVAE's training.
 
 The paper's curriculum is `warmup`, `elbo`: the location network follows the KL map of an auxiliary
-VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `sleep`,
-`appearance`, `overlap`: the auxiliary VAE first, whose KL map finds objects that stand alone; then
-the location network, on scenes that are composed of them (see `sleep`); then the ELBO, which leaves
-that network frozen; and the ELBO again while the appearance network learns composed scenes, too.
-`mixture` learns p(z_app) after it (see `mixture`). Instead of `sleep` there may be
-`peaks`, which trains the location network on the peaks of the data's KL map (see `warmup`).
+VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `peaks`,
+`appearance`: the auxiliary VAE first, then the location network (see `warmup`), and then the
+ELBO, which leaves that frozen; `mixture` learns p(z_app) after it (see `mixture`). The recipe
+`sleep` has `auxiliary`, `sleep`, `appearance`, `overlap`: the location network learns scenes that
+are composed of isolated objects (see `sleep`), and at the end the appearance network does, too.
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
