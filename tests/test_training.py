@@ -402,9 +402,8 @@ def test_stops_among_composed_scenes_leave_no_trace(tmp_path):
     """In the phases sleep, appearance and overlap, and where the location network is calibrated."""
     fields = {"recipe": "sleep", "warmup": (2, 2)}
     said = train(micro_config(steps=8, **fields), tmp_path / "whole")
-    assert [said.count(f"preparing phase {p}") for p in ("sleep", "appearance", "overlap")] == [
-        1
-    ] * 3
+    for phase in ("sleep", "appearance", "overlap"):
+        assert said.count(f"preparing phase {phase}") == 1
     for steps in (3, 4, 5, 7, 8):
         train(micro_config(steps=steps, **fields), tmp_path / "pieces")
     assert_same_arrays(tmp_path / "whole", tmp_path / "pieces")
