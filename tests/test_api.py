@@ -147,6 +147,22 @@ def test_one_image_is_one_image(model, scene, image):
     assert model.bound(image, num_samples=2).log_p.shape == (1,)
 
 
+def test_other_settings_keep_the_preprocessing_that_was_set(model):
+    """Inverted, the levels are 0.9, 0.5 and 0.3, of which two are above 0.4."""
+    changed = model.with_preprocessing(invert=True, threshold=0.4).with_settings(support="pixels")
+    assert changed.settings.support == "pixels"
+    levels = np.array([[0.1, 0.5, 0.7]])
+    assert changed.preprocess(levels).ravel().tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("kind", "high"), [(bool, 1), (np.uint8, 1), (np.uint8, 255), (float, 1)])
+def test_binary_images_with_dark_objects_are_inverted(kind, high, model):
+    binary = np.eye(6)[None, :5]
+    seen = model.with_preprocessing(invert=True).preprocess((high * binary).astype(kind))
+    np.testing.assert_array_equal(seen[..., 0], 1 - binary)
+    np.testing.assert_array_equal(model.preprocess(binary)[..., 0], binary)
+
+
 def test_implausible_images_are_warned_of(model):
     with pytest.warns(UserWarning, match=r"99% of the pixels are foreground.*invert=True") as seen:
         model.infer(1 - IMAGES)

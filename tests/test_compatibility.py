@@ -48,6 +48,22 @@ def test_a_config_of_the_paper_s_training_is_upgraded():
     }
 
 
+def test_an_old_appearance_phase_has_the_steps_that_the_others_leave():
+    """100 steps, of which 10, 20 and 30 are those of other phases."""
+    for mixture, left in (({}, 70), ({"mixture": {"steps": 30}}, 40)):
+        old = {
+            "num_train_steps": 100,
+            "optimizer": {"learning_rate": 0.5, "decay_steps": 0},
+            "curriculum": {
+                **{"kind": "phased", "auxiliary": {"steps": 10}, "peaks": {"steps": 20}},
+                **mixture,
+            },
+        }
+        curriculum = compatibility.upgrade_config(old)["curriculum"]
+        assert curriculum["phases"] == ["auxiliary", "peaks", "appearance", *mixture]
+        assert curriculum["appearance"] == {"steps": left, "learning_rate": 0.5}
+
+
 @pytest.mark.parametrize("name", ["mnist1k", "baseline_mnist1k", "dsprites_mixture"])
 def test_a_config_of_this_version_stays_as_it_is(name):
     config = model_files.read_config(model_files.SHIPPED / name).to_dict()

@@ -235,6 +235,16 @@ def test_each_crop_is_of_its_own_image_after_a_file_was_skipped(
     assert np.argwhere(read[..., 0]).tolist() == [[0, 3, 4], [1, 0, 7], [2, 2, 5], [3, 3, 4]]
 
 
+def test_each_count_is_of_its_own_image_after_a_file_was_skipped(tmp_path):
+    for k in range(4):
+        Image.fromarray(np.eye(6, dtype=np.uint8) * 200).save(tmp_path / f"{k}.png")
+    (tmp_path / "1.png").write_bytes(b"no image")
+    (tmp_path / "truth.csv").write_text("file,count\n0.png,5\n1.png,6\n2.png,7\n3.png,8\n")
+    opened, preprocessing = images.open_images(str(tmp_path)), Preprocessing(1, False, 0.5)
+    source = crops.Crops(opened, preprocessing, (6, 6), skip_unreadable=True, with_counts=True)
+    assert source.read([2, 0, 1])["count"].tolist() == [8, 5, 7]
+
+
 def test_small_images_have_black_below_and_to_the_right_and_are_always_the_same():
     source = crops.Crops(array(np.ones((2, 3, 4), bool)), Preprocessing(1, False, 0.5), (5, 6))
     assert not source.varies

@@ -1,0 +1,187 @@
+"""What a phase optimises, what it begins with, and how its steps are counted."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from micro import Drawn, metrics, train
+from micro import config as micro_config
+
+from lavae_jax import inference, model, networks, vae
+from lavae_jax.training import calibration, elbo, loop, phases, step, tasks
+
+TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}
+
+
+def image_keys(number):
+    return jax.random.split(jax.random.key(0), number)
+
+
+def test_the_warm_up_compares_logits_without_gamma_to_the_kl_map():
+    task = tasks.make(micro_config(warmup=(2, 2)))
+    module = task.module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    x = Drawn(micro_config(), 0, 3).read(range(3))["image"]
+    assert module.settings.gamma_for(x.shape[1:3]) != 1
+
+    def parts(module, x):
+        return module.lavae.location(x), vae.kl(module.auxiliary, x)
+
+    logits, kl = jax.jit(model.bind(parts, module))(variables, x)
+    target = vae.kl_map(kl, module.auxiliary_settings.cell, x.shape[1:3])
+    loss = model.bind(lambda m, x, keys: task.phases[0].loss(m, x, keys, 0), module)
+    _, metrics = jax.jit(loss)(variables, x, image_keys(3))
+    expected = np.square(np.asarray(logits) - np.asarray(target)).sum((1, 2)).mean()
+    np.testing.assert_allclose(metrics["auxiliary_distance"], expected, rtol=1e-4)
+
+
+def test_beta_continues_after_the_crops():
+    fields = {"name": "baseline_mnist1k", "curriculum.crops.steps": 10}
+    fields |= {"curriculum.crops.side": 24}
+    fields |= {"curriculum.beta.start": 0.0, "curriculum.beta.end": 1.0}
+    config = micro_config(**fields, **{"curriculum.beta.steps": 40})
+    task = tasks.make(config)
+    module = task.module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    x = Drawn(config, 0, 2).read(range(2))["image"]
+    for phase, number, beta in zip(task.phases, (4, 10), (0.1, 0.5), strict=True):
+        loss = model.bind(lambda m, x, keys, p=phase, n=number: p.loss(m, x, keys, n), module)
+        total, metrics = jax.jit(loss)(variables, x, image_keys(2))
+        expected = metrics["neg_log_likelihood"] + beta * metrics["kl"]
+        np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
+def test_before_its_phase_a_mixture_has_no_effect_whatever_its_parameters_are():
+    config = micro_config(recipe="mixture", warmup=(2, 2))
+    task = tasks.make(config)
+    (phase,) = (phase for phase in task.phases if phase.name == "appearance")
+    module = task.module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    x = Drawn(config, 0, 3).read(range(3))["image"]
+    loss = jax.jit(model.bind(lambda m, x, keys: phase.loss(m, x, keys, 0)[0], module))
+    drawn = jax.tree.map(
+        lambda a: np.random.default_rng(0).normal(size=a.shape).astype(np.float32),
+        model.get_part(variables["params"], "lavae.prior"),
+    )
+    changed = model.with_part(variables["params"], "lavae.prior", drawn)
+    losses = [
+        loss({**variables, "params": p}, x, image_keys(3)) for p in (variables["params"], changed)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_overflow_is_the_number_of_objects_of_an_image_that_are_cut():
+    config = micro_config(recipe="cpu", **{"budget.slots": 2, "budget.objects_per_image": 0.5})
+    module = tasks.make(config).module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    x = Drawn(config, 0, 4).read(range(4))["image"]
+
+    def loss(module, x, keys):
+        _, metrics, out = elbo.elbo_loss(config, module.lavae, x, keys)
+        return metrics["overflow"], out.count, out.posterior.count
+
+    overflow, inferred, used = jax.jit(model.bind(loss, module))(variables, x, image_keys(4))
+    assert used.sum() == 2  # half an object for each of 4 images
+    assert inferred.sum() > 2
+    np.testing.assert_allclose(overflow, (inferred.sum() - 2) / 4)
+
+
+def test_a_frozen_auxiliary_vae_uses_and_keeps_its_batch_statistics():
+    task = tasks.make(micro_config(**TWO_A_PHASE))
+    variables = model.initialise(task.module((), None), jax.random.key(0))
+    x = Drawn(micro_config(), 0, 3).read(range(3))["image"]
+
+    def kl(module, x):
+        return vae.kl(module.auxiliary, x)
+
+    expected = jax.jit(model.bind(kl, task.module((), None)))(variables, x)
+    for part, is_trained in (("lavae.location", False), ("auxiliary", True)):
+        apply = jax.jit(model.bind_training(kl, task.module((part,), None)))
+        found, stats = apply(variables, x)
+        before = jax.tree.leaves(variables["batch_stats"]["auxiliary"])
+        after = jax.tree.leaves(stats["auxiliary"])
+        is_same = all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
+        assert is_same == (not is_trained)
+        assert np.allclose(found, expected, rtol=1e-4) == (not is_trained)
+
+
+def test_the_appearance_phase_begins_with_what_the_calibrated_network_finds(monkeypatch):
+    """A calibration that lowers all logits far below the threshold leaves no object."""
+    config = micro_config(steps=6, **TWO_A_PHASE)
+    task = tasks.make(config)
+    (phase,) = (phase for phase in task.phases if phase.name == "appearance")
+    module = task.module((), None)
+    variables = step.variables_of(step.init_state(task, jax.random.key(0)))
+    images = loop.OneBatch(Drawn(config, 0, 4).read(range(4))["image"], varies=False)
+    for shift, is_found in ((0.0, True), (-1e4, False)):
+        monkeypatch.setattr(calibration, "fit", lambda *_, shift=shift: (1.0, shift))
+        prepared = phase.prepare(module, variables, images, None)
+        assert prepared.cache["located"].count.any() == is_found
+
+
+def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):
+    """a l + b, where l are the log-odds before."""
+    config = micro_config(steps=6, **TWO_A_PHASE)
+    task = tasks.make(config)
+    module = task.module((), None)
+    variables = step.variables_of(step.init_state(task, jax.random.key(0)))
+    monkeypatch.setattr(calibration, "SCENES", 64)
+    monkeypatch.setattr(calibration, "fit_logistic", lambda *_: (0.5, 0.25))
+    objects = np.ones((1, 9, 9, 1), np.float32)
+    scale, shift = calibration.fit(module, variables, objects, (24, 24), 2)
+
+    def log_odds(module, x):
+        return inference.object_logits(module.settings, inference.location_logits(module.lavae, x))
+
+    x = Drawn(config, 0, 2).read(range(2))["image"]
+    find = jax.jit(model.bind(log_odds, module))
+    before = find(variables, x)
+    location = networks.scale_logits(variables["params"]["lavae"]["location"], scale, shift)
+    after = find(
+        {**variables, "params": model.with_part(variables["params"], "lavae.location", location)}, x
+    )
+    np.testing.assert_allclose(after, 0.5 * before + 0.25, rtol=1e-3, atol=1e-3)
+
+
+def test_the_learning_rate_of_a_phase_counts_from_its_own_first_step():
+    """The first step of Adamax is the rate times the gradient's sign."""
+
+    def loss(module, x, keys, step):
+        return jnp.sum(module.variables["params"]["lavae"]["count_logits"]), {}
+
+    rates = {"lavae.count_logits": lambda step: jnp.where(step == 0, 1e-3, 0.0)}
+    first, second = (phases.Phase(name, 5, loss, rates) for name in ("first", "second"))
+    task = tasks.make(micro_config())._replace(phases=(first, second))
+    state = step.init_state(task, jax.random.key(0))._replace(step=np.int32(5))
+    before = np.asarray(state.params["lavae"]["count_logits"])
+    run = step.make_train_step(task, second, jax.random.key(1))
+    batch = {"image": np.zeros((1, 2, 24, 24, 1))}
+    state, _ = run(step.replicate(state), batch, np.zeros(1, np.int32))
+    after = step.unreplicate(state).params["lavae"]["count_logits"]
+    np.testing.assert_allclose(before - after, 1e-3, rtol=1e-3)
+
+
+def test_a_phase_is_given_nothing_of_what_the_one_before_prepared():
+    def prepare(module, variables, images, saved):
+        return phases.Prepared(cache={"located": np.zeros(4)}, constants={"objects": np.ones(2)})
+
+    first = phases.Phase("first", 1, None, {}, prepare)
+    second = phases.Phase("second", 1, None, {})
+    config = micro_config(steps=2)
+    task = tasks.make(config)._replace(phases=(first, second))
+    data = loop.Data(Drawn(config, 0, 4), Drawn(config, 1, 4))
+    run = loop.Run(config, task, data, types.SimpleNamespace(print=lambda line: None), 0.0)
+    run.state = step.replicate(run.state)
+    run._prepare(first, None)
+    assert run._cache.keys() == {"located"}
+    assert run._constants.keys() == {"objects"}
+    run._prepare(second, None)
+    assert not run._cache
+    assert not run._constants
+
+
+def test_a_run_logs_and_evaluates_at_its_end_whatever_its_length(tmp_path):
+    train(micro_config(steps=5, eval_every_steps=3, log_every_steps=2), tmp_path)
+    assert list(metrics(tmp_path)) == [2, 4, 5]
+    assert list(metrics(tmp_path, "held_out_neg_elbo")) == [3, 5]
