@@ -419,20 +419,6 @@ def test_on_the_peaks_alone_every_object_is_drawn_once(scene):
     )
 
 
-def test_peaks_of_any_height_are_equally_likely_to_be_drawn_first():
-    """So each of the n! orders of n locations has the probability 1 / n!, as under p."""
-    settings = dataclasses.replace(small(), support="peaks")
-    threshold = settings.threshold_for((16, 16))
-    h_loc = np.full((1, 16, 16), threshold - 5, np.float32)
-    for row, column, height in ((3, 3, 1), (3, 12, 2), (12, 3, 4)):
-        h_loc[0, row, column] = threshold + height
-    located = inference.location_posterior(settings, inference.detect(settings, h_loc))
-    assert located.count.tolist() == [3]
-    assert located.pixel[0, :3].tolist() == [12 * 16 + 3, 3 * 16 + 12, 3 * 16 + 3]
-    first = jax.nn.softmax(located.logits[0])
-    np.testing.assert_allclose(first, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-6)
-
-
 def test_a_low_peak_is_not_drawn_next_to_a_high_one():
     settings = paper(support="peaks", peak_radius=2)
     h_loc = jnp.zeros((1, 16, 16)).at[0, 3, 3].set(300.0).at[0, 3, 4].set(299.0)

@@ -108,7 +108,7 @@ def test_a_frozen_auxiliary_vae_uses_and_keeps_its_batch_statistics():
 
 def test_the_appearance_phase_begins_with_what_the_calibrated_network_finds(monkeypatch):
     """A calibration that lowers all logits far below the threshold leaves no object."""
-    config = micro_config(steps=6, **TWO_A_PHASE)
+    config = micro_config(recipe="sleep", warmup=(2, 2))
     task = tasks.make(config)
     (phase,) = (phase for phase in task.phases if phase.name == "appearance")
     module = task.module((), None)
@@ -122,7 +122,7 @@ def test_the_appearance_phase_begins_with_what_the_calibrated_network_finds(monk
 
 def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):
     """a l + b, where l are the log-odds before."""
-    config = micro_config(steps=6, **TWO_A_PHASE)
+    config = micro_config(recipe="sleep", warmup=(2, 2))
     task = tasks.make(config)
     module = task.module((), None)
     variables = step.variables_of(step.init_state(task, jax.random.key(0)))
@@ -163,7 +163,7 @@ def test_the_learning_rate_of_a_phase_counts_from_its_own_first_step():
 
 
 def test_a_phase_is_given_nothing_of_what_the_one_before_prepared():
-    def prepare(module, variables, images, saved):
+    def prepare(module, variables, images, saved, cache):
         return phases.Prepared(cache={"located": np.zeros(4)}, constants={"objects": np.ones(2)})
 
     first = phases.Phase("first", 1, None, {}, prepare)
