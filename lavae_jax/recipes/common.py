@@ -349,6 +349,8 @@ def follow_sprite_size(config: ConfigDict) -> None:
         config.model.appearance.window = sprite // 2 * 2 + 5  # odd
     if config.auxiliary.space_to_depth > 1:
         config.auxiliary.cell = config.auxiliary.space_to_depth = (sprite + 1) // 3
+    if "sleep" in config.get("curriculum", {}):
+        config.curriculum.sleep.max_objects = objects
     config.budget = {"slots": objects, "objects_per_image": objects.to_float()}
 
 
