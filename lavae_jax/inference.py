@@ -69,10 +69,16 @@ class LocationPosterior(NamedTuple):
 
 
 def location_posterior(settings: LavaeSettings, detection: Detection) -> LocationPosterior:
-    """Over all pixels by h_loc, as in the paper, or over the first M peaks."""
+    """Over all pixels by h_loc, as in the paper, or over the first M peaks.
+
+    Peaks are equally likely at each draw, so q gives all n! orders of the same locations the same
+    probability, as p does.
+    """
     if settings.support == "pixels":
         return LocationPosterior(detection.count, _flat(detection.h_loc), None)
-    return LocationPosterior(detection.count, *_peaks_first(settings, detection))
+    logits, pixel = _peaks_first(settings, detection)
+    threshold = settings.threshold_for(detection.h_loc.shape[1:3])
+    return LocationPosterior(detection.count, jnp.minimum(logits, threshold), pixel)
 
 
 def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
@@ -82,7 +88,7 @@ def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
 
 
 def _peaks_first(settings, detection) -> tuple[jax.Array, jax.Array]:
-    """Logits and pixels of M pixels.
+    """Logits and pixels of M pixels, highest first.
 
     A peak is above the threshold; where there are fewer than M, other pixels follow far below.
     """

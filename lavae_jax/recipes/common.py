@@ -234,6 +234,7 @@ def lavae_sleep(config: ConfigDict, **cpu: int) -> None:
     config.curriculum.sleep = {
         **config.curriculum.peaks,
         "steps": 4_500,
+        "learning_rate": 1.2e-2,
         "max_objects": config.model.max_objects,  # of a composed scene
         "objects": 8_192,
     }
