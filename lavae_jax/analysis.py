@@ -138,7 +138,8 @@ def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarr
     foreground = np.asarray(likelihood.is_foreground(x))
     if not foreground.any():
         return None
-    covered = likelihood.is_foreground(placement.compose(sprites, one.location, one.canvas))
+    drawn = placement.compose(sprites, one.location, one.canvas, model.settings.composition)
+    covered = likelihood.is_foreground(drawn)
     return float((foreground & ~covered).sum() / foreground.sum())
 
 

@@ -259,7 +259,8 @@ class Model(_Trained):
         """Decomposes images into objects.
 
         Locations are the peaks of h_loc that f_count counts, the most probable first, and
-        appearances the means of q(z_app | z_loc, x). With a key, both are a sample of q instead.
+        appearances the means of q(z_app | z_loc, x). Where objects hide others (composition
+        "over"), the hindmost is first. With a key, both are a sample of q instead.
 
         Args:
             images: raw images; see `preprocess`.
@@ -287,6 +288,8 @@ class Model(_Trained):
         self._warn_if_implausible(x, detected)
         selected = [decomposition.select(one, limit, min_score) for one in detected]
         appearance = self.describe(x, selected)
+        if self.settings.composition == "over":
+            selected, appearance = self._arrange(x, selected, appearance)
         slots = None if limit == math.inf else limit
         if isinstance(x, list):
             both = zip(selected, appearance, strict=True)
@@ -314,6 +317,21 @@ class Model(_Trained):
             decomposition.select(one, max_objects, min_score) for one in self._detect(x, False)
         ]
         return detected, self.describe(x, detected)
+
+    def _arrange(self, x, detected, appearance) -> tuple[list[Detections], list[np.ndarray]]:
+        """Objects and appearances with the hindmost first."""
+        latents = np.zeros((0, self.settings.latent_size), np.float32)
+        sprites = self.decode(np.concatenate([latents, *appearance]))
+        sprites = decomposition.split(sprites, [len(z) for z in appearance])
+        order = [
+            decomposition.depth_order(drawn, one.location, image)
+            for drawn, one, image in zip(sprites, detected, x, strict=True)
+        ]
+        ordered = [
+            one._replace(location=one.location[k], log_odds=one.log_odds[k])
+            for one, k in zip(detected, order, strict=True)
+        ]
+        return ordered, [z[k] for z, k in zip(appearance, order, strict=True)]
 
     def describe(self, x: Sequence[np.ndarray], detected: Sequence[Detections]) -> list[np.ndarray]:
         """The appearances [n, L] of objects that were detected in preprocessed images."""
@@ -496,7 +514,9 @@ class Model(_Trained):
         count, location = np.asarray(scene.count), np.asarray(scene.location)
         sprites = np.asarray(self.sprites(scene))
         total = [
-            placement.compose(sprites[b, :n], location[b, :n], scene.canvas)
+            placement.compose(
+                sprites[b, :n], location[b, :n], scene.canvas, self.settings.composition
+            )
             for b, n in enumerate(count)
         ]
         return np.asarray(likelihoods.of(self.settings).pixel_means(np.stack(total)))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from lavae_jax import counting, gaussian, inference, networks, tiles
+from lavae_jax import counting, gaussian, inference, networks, placement, tiles
 from lavae_jax.model import LAVAE
 from lavae_jax.settings import LavaeSettings
 
@@ -203,6 +203,40 @@ def cut_windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarr
 
 def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
     return gaussian.from_features(lavae.appearance(windows)[:, 0, 0]).mean
+
+
+def depth_order(sprites: np.ndarray, location: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Which object is behind which: the order in which a composition by `over` explains an image.
+
+    Of two sprites that cover the same pixels, the one that is nearer to the image there is in
+    front. Objects that overlap with no other one keep their order.
+
+    Args:
+        sprites: [n, h, w, C].
+        location: [n, 2].
+        image: [H, W, C].
+
+    Returns:
+        [n], indices of the objects, the hindmost first.
+    """
+    number, canvas = len(location), image.shape[:2]
+    gain = np.zeros((number, number), np.float32)  # of having i in front of j
+    distance = np.abs(location[:, None] - location[None])
+    near = np.triu((distance < sprites.shape[1:3]).all(-1), 1)
+    for i, j in np.argwhere(near):
+        layers = np.zeros((2, *image.shape), np.float32)
+        for layer, k in zip(layers, (i, j), strict=True):
+            on_canvas, on_sprite = placement.overlap(location[k], sprites.shape[1:3], canvas)
+            layer[on_canvas] = sprites[k][on_sprite]
+        shared = layers.max(-1).prod(0)
+        error = (np.square(layers - image).sum(-1) * shared).sum((1, 2))
+        gain[i, j], gain[j, i] = error[1] - error[0], error[0] - error[1]
+    order, left = [], list(range(number))
+    while left:
+        hindmost = min(left, key=lambda k: gain[k, left].max())
+        order.append(hindmost)
+        left.remove(hindmost)
+    return np.array(order, np.int32)
 
 
 def decode(run: Run, z_app: np.ndarray) -> np.ndarray:

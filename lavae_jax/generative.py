@@ -3,6 +3,7 @@
 import chex
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from lavae_jax import bernoulli, likelihoods, locations, packing, placement, prior
 from lavae_jax.likelihoods import Likelihood
@@ -32,15 +33,36 @@ def intensity(
     sprites: jax.Array,
     where: Locations,
     objects: PackedObjects,
-    num_images: int,
     canvas: tuple[int, int],
+    composition: str = "sum",
 ) -> jax.Array:
-    """λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), [B, H, W, C]."""
+    """λ, [B, H, W, C], of the sprites [P, h, w, C] of B images.
+
+    By `sum`, λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i). By `over`, the slots are painted in turn: a
+    sprite covers a pixel by its brightest channel, and hides what is behind by so much. Of one
+    channel that is the noisy-or 1 - Π_i (1 - sprite_i), whatever the order.
+    """
+    num_images, num_slots = where.index.shape
+    if composition == "sum":
+        placed_at = jax.tree.map(objects.gather, where)
+        return _place(sprites, placed_at, objects.image, num_images, canvas)
+    by_slot = jnp.moveaxis(objects.scatter(sprites, num_images, num_slots), 1, 0)
+    slots = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), where)
+    image = jnp.arange(num_images)
+
+    def paint(behind, slot):
+        front = _place(*slot, image, num_images, canvas)
+        return behind * (1 - front.max(-1, keepdims=True)) + front, None
+
+    nothing = jnp.zeros((num_images, *canvas, sprites.shape[-1]), sprites.dtype)
+    return lax.scan(paint, nothing, (by_slot, slots))[0]
+
+
+def _place(sprites, where, image, num_images, canvas):
+    """The sum of sprites [P, h, w, C], each at its location [P] in its image."""
     if where.weights is None:
-        index = objects.gather(where.index)
-        return placement.place_at(sprites, index, objects.image, num_images, canvas)
-    weights = objects.gather(where.weights).reshape(-1, *canvas)
-    return placement.place(sprites, weights, objects.image, num_images)
+        return placement.place_at(sprites, where.index, image, num_images, canvas)
+    return placement.place(sprites, where.weights.reshape(-1, *canvas), image, num_images)
 
 
 def log_likelihood(
@@ -88,7 +110,7 @@ def render(lavae: LAVAE, scene: Scene) -> jax.Array:
     """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
     drawn, objects = _decode_scene(lavae, scene)
     where = Locations.hard(scene.pixel)
-    total = intensity(drawn, where, objects, len(scene), scene.canvas)
+    total = intensity(drawn, where, objects, scene.canvas, lavae.settings.composition)
     return likelihoods.of(lavae.settings).pixel_means(total)
 
 

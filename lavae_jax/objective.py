@@ -75,7 +75,7 @@ def elbo(
 def _intensity(lavae, posterior, canvas):
     sprites = generative.decode(lavae, posterior.z_app, posterior.objects)
     return generative.intensity(
-        sprites, posterior.where, posterior.objects, len(posterior.count), canvas
+        sprites, posterior.where, posterior.objects, canvas, lavae.settings.composition
     )
 
 

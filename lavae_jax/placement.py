@@ -185,10 +185,21 @@ def overlap(
     return tuple(on_canvas), tuple(on_sprite)
 
 
-def compose(sprites: np.ndarray, location: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
-    """λ [H, W, C]: the sum of sprites [n, h, w, C], each at its location [n, 2]."""
+def compose(
+    sprites: np.ndarray,
+    location: np.ndarray,
+    canvas: tuple[int, int],
+    composition: Literal["sum", "over"] = "sum",
+) -> np.ndarray:
+    """λ [H, W, C] of sprites [n, h, w, C], each at its location [n, 2].
+
+    See `generative.intensity` for the composition.
+    """
     total = np.zeros((*canvas, sprites.shape[-1]), np.float32)
     for sprite, at in zip(sprites, location, strict=True):
         on_canvas, on_sprite = overlap(at, sprite.shape[:2], canvas)
-        total[on_canvas] += sprite[on_sprite]
+        front = sprite[on_sprite]
+        if composition == "over":
+            total[on_canvas] *= 1 - front.max(-1, keepdims=True)
+        total[on_canvas] += front
     return total

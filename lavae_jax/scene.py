@@ -18,7 +18,8 @@ class Scene:
     An immutable pytree that can be indexed and sliced along B (`scene[3]` is a batch of
     one). Every edit returns a new scene and takes either one argument for all scenes or
     one for each. An edit of an object that is not there (and `add` where there is no room)
-    leaves that scene as it was, so that edits work under jit.
+    leaves that scene as it was, so that edits work under jit. Where objects hide others (a model
+    with the composition "over"), later slots are in front.
     """
 
     count: jax.Array  # [B] int32
@@ -161,6 +162,33 @@ class Scene:
             location=close(self.location, -1),
             appearance=close(self.appearance, 0),
             score=None if self.score is None else close(self.score, 0),
+        )
+
+    def to_front(self, i: Index) -> "Scene":
+        """Moves object i to the last slot, in front of all others; those after it move up."""
+        slots = jnp.arange(self.location.shape[1])
+        first = jnp.argmax(self._at(i), axis=1)[:, None]
+        last = self.count[:, None] - 1
+        is_there = self._at(i).any(1)[:, None]
+        shifted = jnp.where((slots >= first) & (slots < last), slots + 1, slots)
+        return self._take(jnp.where(is_there, jnp.where(slots == last, first, shifted), slots))
+
+    def to_back(self, i: Index) -> "Scene":
+        """Moves object i to the first slot, behind all others; those before it move down."""
+        slots = jnp.arange(self.location.shape[1])
+        at = self._at(i)
+        index = jnp.argmax(at, axis=1)[:, None]
+        shifted = jnp.where((slots > 0) & (slots <= index), slots - 1, slots)
+        moved = jnp.where(slots == 0, index, shifted)
+        return self._take(jnp.where(at.any(1)[:, None], moved, slots))
+
+    def _take(self, order: jax.Array) -> "Scene":
+        """The objects in another order of the slots, [B, M]."""
+        take = jax.vmap(lambda values, slot: values[slot])
+        return self._replace(
+            location=take(self.location, order),
+            appearance=take(self.appearance, order),
+            score=None if self.score is None else take(self.score, order),
         )
 
     def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":

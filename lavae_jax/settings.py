@@ -135,7 +135,9 @@ class LavaeSettings:
     min_object_probability: objects are counted from this probability on; it is what the threshold
         stands for. Where h_loc was not trained as a probability, it only sets the scale of scores.
     prior: the paper's where a config does not say, as those of old do not.
-    likelihood: of a pixel given the sum of the sprites (see `likelihoods`).
+    composition: how sprites make the intensity λ: their `sum`, as in the paper, or each `over`
+        those of earlier slots, which it hides.
+    likelihood: of a pixel given λ (see `likelihoods`).
     activations: the type of the activations of convolutional networks. bfloat16 halves the memory
         traffic of a step on accelerators.
     packed_pixels: so many pixels share the lanes of a TPU in these networks (see
@@ -156,6 +158,7 @@ class LavaeSettings:
     exclusion_radius: int = 0
     min_object_probability: float = 0.5
     prior: PriorSettings = PriorSettings(kind="normal")
+    composition: Literal["sum", "over"] = "sum"
     likelihood: Literal["bernoulli"] = "bernoulli"
     activations: Literal["float32", "bfloat16"] = "float32"
     packed_pixels: Literal[1, 2] = 1

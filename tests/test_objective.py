@@ -12,7 +12,18 @@ import pytest
 from jax.test_util import check_grads
 from small_models import compiled, initialised, module_of, paper, small
 
-from lavae_jax import bernoulli, counting, generative, inference, model, objective, prior
+from lavae_jax import (
+    bernoulli,
+    counting,
+    decomposition,
+    generative,
+    inference,
+    model,
+    objective,
+    packing,
+    placement,
+    prior,
+)
 from lavae_jax.locations import Locations
 from lavae_jax.model import LAVAE
 from lavae_jax.packing import Budget, PackedObjects
@@ -285,7 +296,7 @@ def test_the_order_of_objects_does_not_matter(scene):
         order = jnp.array(order)
         where = Locations.hard(index[:, order])
         sprites = compiled(generative.decode, settings)(variables, z[order], objects)
-        images.append(generative.intensity(sprites, where, objects, 1, (12, 12)))
+        images.append(generative.intensity(sprites, where, objects, (12, 12)))
     for image in images[1:]:
         np.testing.assert_allclose(image, images[0], atol=1e-6)
         np.testing.assert_allclose(
@@ -293,6 +304,47 @@ def test_the_order_of_objects_does_not_matter(scene):
             generative.log_likelihood(x[:1], images[0]),
             rtol=1e-4,
         )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_later_slots_are_painted_over_earlier_ones(channels, relaxed):
+    random = np.random.default_rng(0)
+    sprites = random.uniform(size=(5, 3, 3, channels)).astype(np.float32)
+    count, canvas = np.array([3, 0, 2]), (7, 8)
+    objects = packing.pack(jnp.asarray(count), 5)
+    index = np.array([[9, 18, 17], [0, 1, 2], [0, 9, 55]])
+    where = Locations.hard(jnp.asarray(index))
+    if relaxed:
+        where = where._replace(weights=jax.nn.one_hot(index, 56))
+    out = generative.intensity(jnp.asarray(sprites), where, objects, canvas, "over")
+
+    expected, used = np.zeros((3, 9, 10, channels)), iter(sprites)
+    for image, n in enumerate(count):
+        for row, column in zip(*np.divmod(index[image, :n], 8), strict=True):
+            behind, front = expected[image, row : row + 3, column : column + 3], next(used)
+            behind[:] = front + behind * (1 - front.max(-1, keepdims=True))
+    np.testing.assert_allclose(out, expected[:, 1:-1, 1:-1], atol=1e-6)
+    location = np.stack(np.divmod(index[0], 8), -1)
+    composed = placement.compose(sprites[:3], location, canvas, "over")
+    np.testing.assert_allclose(composed, expected[0, 1:-1, 1:-1], atol=1e-6)
+    if channels == 1:  # noisy-or, which has no order
+        turned = placement.compose(sprites[2::-1], location[::-1], canvas, "over")
+        np.testing.assert_allclose(turned, composed, atol=1e-6)
+
+
+def test_the_object_that_explains_the_shared_pixels_is_in_front():
+    colours = np.eye(3, dtype=np.float32)  # red, green, blue
+    sprites = np.broadcast_to(colours[:, None, None], (3, 5, 5, 3))
+    location = np.array([[4, 4], [6, 6], [8, 4]])
+    for order in itertools.permutations(range(3)):
+        image = placement.compose(sprites[list(order)], location[list(order)], (14, 12), "over")
+        found = decomposition.depth_order(sprites, location, image)
+        again = placement.compose(sprites[found], location[found], (14, 12), "over")
+        np.testing.assert_array_equal(again, image)
+    apart = np.array([[2, 2], [2, 9], [9, 2]])
+    image = placement.compose(sprites, apart, (14, 12), "over")
+    assert decomposition.depth_order(sprites, apart, image).tolist() == [0, 1, 2]
 
 
 def test_no_objects_give_a_black_canvas_and_a_finite_likelihood(scene):

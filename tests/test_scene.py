@@ -83,6 +83,13 @@ def test_add_appends_where_there_is_room(edit):
     assert added == [[A, B, C, new], [A, new], [new], [A, B, C, D]]
 
 
+def test_an_object_moves_to_the_front_or_the_back_of_its_scene(edit):
+    assert edit("to_front", 1) == [[A, C, B], [A], [], [A, C, D, B]]
+    assert edit("to_front", np.array([2, 0, 0, 0])) == [[A, B, C], [A], [], [B, C, D, A]]
+    assert edit("to_back", 2) == [[C, A, B], [A], [], [C, A, B, D]]
+    assert edit("to_back", np.array([0, 0, 1, 3])) == [[A, B, C], [A], [], [D, A, B, C]]
+
+
 def test_with_appearance_changes_one_appearance(edit):
     changed = edit("with_appearance", 0, jnp.full(L, 7.0))
     assert changed == [[(1, 2, 7.0), B, C], [(1, 2, 7.0)], [], [(1, 2, 7.0), B, C, D]]
