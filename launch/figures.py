@@ -3,6 +3,7 @@
     python launch/figures.py --checkpoint=runs/mnist1k-cpu --output=figures/
     python launch/figures.py --checkpoint=mnist1k --beside=mnist1k_mixture,baseline_mnist1k
     python launch/figures.py --checkpoint=... --figure=swap,location_traversal --seed=3
+    python launch/figures.py --checkpoint=... --dataset=multi_mnist/1k_anywhere
 
 Each figure is written as PNG and PDF, under a name that says what it is.
 """
@@ -16,11 +17,12 @@ from absl import app, flags
 import datasets
 import lavae_jax
 from lavae_jax import figures, input_pipeline, model_files
-from lavae_jax.commands import model_flags, program
+from lavae_jax.commands import model_flags, other_data_flags, program
 from lavae_jax.gallery import FIGURES, Gallery
 from lavae_jax.training import files
 
 flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(other_data_flags)
 BESIDE = flags.DEFINE_list(
     "beside", [], "Other models of the same data, a baseline or another prior, for their samples."
 )
@@ -49,7 +51,8 @@ def main():
     folder = program.output_folder(OUTPUT.value)
     model = model_flags.load_lavae()
     beside = [load_beside(model, name) for name in BESIDE.value]
-    builder = datasets.make_builder(**model_flags.builder_options(model))
+    others = other_data_flags.DATASET.value, other_data_flags.SET.value
+    builder = datasets.make_builder(**model_flags.builder_options(model, *others))
     datasets.prepare(builder)
     features = ("image", "count")
     metrics = model.folder / model_files.METRICS

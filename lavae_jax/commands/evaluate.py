@@ -28,6 +28,7 @@ import lavae_jax
 from lavae_jax import classical, evaluation, figures, input_pipeline
 from lavae_jax.commands import (
     model_flags,
+    other_data_flags,
     process_flags,
     program,
     scene_data,
@@ -36,15 +37,8 @@ from lavae_jax.commands import (
 if TYPE_CHECKING:
     import datasets
 
+DATASET, SET = other_data_flags.DATASET, other_data_flags.SET
 SPLIT = flags.DEFINE_list("split", None, "Splits, separated by commas [all but train].")
-DATASET = flags.DEFINE_string(
-    "dataset",
-    None,
-    f"Scenes of another kind than those of training [the same]: {scene_data.names()}.",
-)
-SET = flags.DEFINE_string(
-    "set", None, "Changes to the data set as field=number, such as apart=8 [those of the run]."
-)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
 SUPPORT = flags.DEFINE_enum(
@@ -55,6 +49,7 @@ CALIBRATION = flags.DEFINE_bool(
     "calibration", False, "Draw the calibration of objects' probabilities, beside --output."
 )
 flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(other_data_flags)
 flags.adopt_module_key_flags(process_flags)
 
 
