@@ -1,13 +1,13 @@
 """LAVAE on multi-dSprites.
 
-    python launch/train.py --config=configs/dsprites.py            # the default: cpu
-    python launch/train.py --config=configs/dsprites.py:mixture    # cpu, and a learned p(z_app)
+    python launch/train.py --config=configs/dsprites.py            # the default: sleep
+    python launch/train.py --config=configs/dsprites.py:mixture    # as cpu, with a learned p(z_app)
     python launch/train.py --config=configs/dsprites.py:paper      # for accelerators
 
 The other recipes are those of configs/mnist1k.py.
 
 The third column of Table 1; the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at
-least 99.9 %. README says what `cpu` gives.
+least 99.9 %. README says what `sleep` gives.
 """
 
 from lavae_jax.recipes.dsprites import get_config as get_config

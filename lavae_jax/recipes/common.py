@@ -5,7 +5,7 @@ name no source, the paper is silent and WORKSPACE.md has the reason. Recipes cha
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 from ml_collections import ConfigDict
@@ -14,19 +14,21 @@ from ml_collections.config_dict import placeholder
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
 BY_DEVICE = ""  # the recipe of a command that names none
-# `cpu` is the default on every device. `thin`, which is `paper` made small, counts every object but
-# has not reached the likelihood of `cpu` (docs/experiments.md, "At full resolution").
-ACCELERATOR_RECIPE = "cpu"
+# The same on every device. `thin`, which is `paper` made small, counts every object but has not
+# reached the likelihood of `sleep` (docs/experiments.md, "At full resolution").
+CPU_RECIPE = ACCELERATOR_RECIPE = "sleep"
+WITHOUT_SLEEP = "cpu"  # the default of a config that has no such recipe, as baselines
 
 
-def default_recipe() -> str:
-    """The recipe that suits the devices of this machine."""
-    return "cpu" if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
+def default_recipe(recipes: Collection[str]) -> str:
+    """Of a config's recipes, the one that suits the devices of this machine."""
+    default = CPU_RECIPE if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
+    return default if default in recipes else WITHOUT_SLEEP
 
 
 def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
     """Appendix B, changed by one of the recipes."""
-    recipe = recipe or default_recipe()
+    recipe = recipe or default_recipe(recipes)
     if recipe not in recipes:
         raise ValueError(f"there is no recipe {recipe!r}; expected one of {', '.join(recipes)}")
     config.recipe = recipe
@@ -228,6 +230,7 @@ def lavae_sleep(config: ConfigDict, **cpu: int) -> None:
     config.model.location.update(width=32, blocks=4, head_width=32)
     config.model.peak_radius = _near(config.model.sprite_size)
     config.model.min_object_probability = 0.5
+    config.model.composition = "over"
     config.curriculum.phases = ("auxiliary", "sleep", "appearance", "overlap")
     # `threshold`, `shifts` and `centrings` find the objects that scenes are composed of, half of
     # which are rotated and mirrored.
