@@ -5,6 +5,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from micro import Drawn, metrics, train
 from micro import config as micro_config
 
@@ -118,6 +119,30 @@ def test_the_appearance_phase_begins_with_what_the_calibrated_network_finds(monk
         monkeypatch.setattr(calibration, "fit", lambda *_, shift=shift: (1.0, shift))
         prepared = phase.prepare(module, variables, images, None)
         assert prepared.cache["located"].count.any() == is_found
+
+
+def test_sleep_again_composes_scenes_of_what_the_location_network_finds():
+    """A network that finds nothing has no objects to compose scenes of; the KL map still has."""
+    config = micro_config(recipe="sleep", warmup=(2, 2))
+    with config.unlocked():
+        config.curriculum.phases = ("auxiliary", "sleep", "sleep_again")
+        config.curriculum.sleep_again = {"steps": 3, "learning_rate": 0.1}
+    task = tasks.make(config)
+    _, asleep, again = task.phases
+    assert task.num_steps == 7
+    module = task.module((), None)
+    variables = step.variables_of(step.init_state(task, jax.random.key(0)))
+    location = networks.scale_logits(variables["params"]["lavae"]["location"], 1.0, -1e4)
+    blind = {
+        **variables,
+        "params": model.with_part(variables["params"], "lavae.location", location),
+    }
+    x = Drawn(config, 0, 40).read(range(40))["image"]
+    images = types.SimpleNamespace(batches=lambda: [x], is_sample=False)
+    for phase, seen in ((asleep, blind), (again, variables)):
+        assert len(phase.prepare(module, seen, images, None).constants["objects"])
+    with pytest.raises(ValueError, match="no object of the training images stands alone"):
+        again.prepare(module, blind, images, None)
 
 
 def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):

@@ -224,8 +224,13 @@ def lavae_cpu(
     }
 
 
-def lavae_sleep(config: ConfigDict, **cpu: int) -> None:
-    """The recipe `cpu` for objects that touch: the networks of q learn composed scenes, too."""
+def lavae_sleep(
+    config: ConfigDict, *, steps: int = 4_500, steps_again: int = 0, **cpu: int
+) -> None:
+    """The recipe `cpu` for objects that touch: the networks of q learn composed scenes, too.
+
+    Objects of the training images may overlap if there is a phase `sleep_again` of some steps.
+    """
     lavae_cpu(config, **cpu)
     config.model.location.update(width=32, blocks=4, head_width=32)
     config.model.peak_radius = _near(config.model.sprite_size)
@@ -236,12 +241,15 @@ def lavae_sleep(config: ConfigDict, **cpu: int) -> None:
     # which are rotated and mirrored.
     config.curriculum.sleep = {
         **config.curriculum.peaks,
-        "steps": 4_500,
+        "steps": steps,
         "learning_rate": 1.2e-2,
         "max_objects": config.model.max_objects,  # of a composed scene
         "objects": 8_192,
     }
     del config.curriculum.peaks
+    if steps_again:
+        config.curriculum.phases = ("auxiliary", "sleep", "sleep_again", "appearance", "overlap")
+        config.curriculum.sleep_again = {"steps": steps_again, "learning_rate": 1.2e-2}
     config.curriculum.overlap = {
         "steps": 6_000,
         "learning_rate": 3e-3,

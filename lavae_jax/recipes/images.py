@@ -1,5 +1,7 @@
 """LAVAE on images of your own. See configs/images.py."""
 
+import functools
+
 from lavae_jax.recipes import common
 
 
@@ -20,6 +22,7 @@ def get_config(recipe: str = "cpu"):
         "held_out": 0.1,  # a share of the images, or a number of them
     }
     recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
+    recipes["sleep"] = functools.partial(recipes["sleep"], steps=2_000, steps_again=4_000)
     config = common.make(config, recipe, **recipes)
     common.follow_sprite_size(config)
     return config

@@ -6,11 +6,13 @@ VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxi
 ELBO, which leaves that frozen; `mixture` learns p(z_app) after it (see `mixture`). The recipe
 `sleep` has `auxiliary`, `sleep`, `appearance`, `overlap`: the location network learns scenes that
 are composed of isolated objects (see `sleep`), and at the end the appearance network does, too.
+`sleep_again` follows `sleep` where objects of the training images overlap.
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -185,13 +187,18 @@ def _map_peaks(module: Trainee, x, keys, settings: ConfigDict) -> jax.Array:
     return warmup.centre(peaks, x, size // 2 - 1, settings.centrings)
 
 
-def _sleep(config: ConfigDict) -> Phase:
-    """The location network, on scenes that are composed of isolated objects."""
-    settings = config.curriculum.sleep
+def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
+    """The location network, on scenes that are composed of isolated objects.
+
+    In the phase `sleep` the auxiliary VAE detects these, in `sleep_again` the location network,
+    which tells two objects that overlap from one.
+    """
+    settings, own = config.curriculum.sleep, config.curriculum[name]
     _check_shifts(config, "sleep")
 
     def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
-        return Prepared(constants={"objects": _objects_of_map(module, variables, images, settings)})
+        collect = _objects_of_map if name == "sleep" else _objects_of_network
+        return Prepared(constants={"objects": collect(module, variables, images, settings)})
 
     def loss(module: Trainee, x, keys, step, objects):
         lavae = module.settings
@@ -211,8 +218,8 @@ def _sleep(config: ConfigDict) -> Phase:
         }
         return loss, {"detection_loss": loss, **means(counts)}
 
-    rates = {"lavae.location": schedules.cosine(settings)}
-    return Phase("sleep", settings.steps, loss, rates, prepare)
+    rates = {"lavae.location": schedules.cosine(own)}
+    return Phase(name, own.steps, loss, rates, prepare)
 
 
 def _objects_of_map(module: Trainee, variables, images, settings: ConfigDict) -> np.ndarray:
@@ -243,8 +250,9 @@ def _appearance(config: ConfigDict) -> Phase:
 
     If there was a phase `sleep`, the location network is calibrated before the first step.
     """
-    settings = config.curriculum.appearance
-    asleep = config.curriculum.sleep if "sleep" in config.curriculum.phases else None
+    settings, names = config.curriculum.appearance, config.curriculum.phases
+    asleep = config.curriculum.sleep if "sleep" in names else None
+    collect = _objects_of_network if "sleep_again" in names else _objects_of_map
 
     def loss(module: Trainee, x, keys, step, located=None):
         return elbo_loss(config, module.lavae, x, keys, located=located, standard_prior=True)[:2]
@@ -252,7 +260,7 @@ def _appearance(config: ConfigDict) -> Phase:
     def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
         if not asleep:
             return Prepared(cache=_locate_objects(config, module, variables, images))
-        calibrated = _calibrate(module, variables, images, saved, asleep)
+        calibrated = _calibrate(module, variables, images, saved, asleep, collect)
         for part, value in calibrated.params.items():
             params = model.with_part(variables["params"], part, value)
             variables = {**variables, "params": params}
@@ -285,11 +293,13 @@ def _overlap(config: ConfigDict) -> Phase:
     return Phase("overlap", settings.steps, loss, rates, prepare)
 
 
-def _calibrate(module: Trainee, variables, images, saved, settings: ConfigDict) -> Prepared:
+def _calibrate(
+    module: Trainee, variables, images, saved, settings: ConfigDict, collect: Callable
+) -> Prepared:
     """Calibrates the location network when a phase begins; it is saved by how much."""
     if saved is not None:
         return Prepared(saved=saved)
-    objects = _objects_of_map(module, variables, images, settings)
+    objects = collect(module, variables, images, settings)
     x = next(iter(images.batches()))
     scale, shift = calibration.fit(module, variables, objects, x.shape[1:3], settings.max_objects)
     location = networks.scale_logits(variables["params"]["lavae"]["location"], scale, shift)
@@ -334,6 +344,7 @@ PHASES = {
     "auxiliary": _auxiliary,
     "peaks": _peaks,
     "sleep": _sleep,
+    "sleep_again": functools.partial(_sleep, name="sleep_again"),
     "appearance": _appearance,
     "overlap": _overlap,
     "mixture": _mixture,
