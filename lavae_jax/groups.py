@@ -1,8 +1,8 @@
 """Groups of objects that look alike: Ward's clustering of their appearances.
 
-    records = lavae_jax.analyse(model, images, appearances=True)
-    found = groups.find(records, 12)
-    records = groups.assign(records, found)    # each object has the number of its group
+records = lavae_jax.analyse(model, images, appearances=True)
+found = groups.find(records, 12)
+records = groups.assign(records, found)    # each object has the number of its group
 """
 
 from collections.abc import Sequence
@@ -81,3 +81,9 @@ def assign(records: Sequence[Record], groups: Sequence[Group]) -> list[Record]:
         }
         for i, one in enumerate(records)
     ]
+
+
+def typical_appearances(records: Sequence[Record], groups: Sequence[Group]) -> np.ndarray:
+    """For each group the appearance of the object that is nearest to its middle, [n, L]."""
+    typical = [group.members[0] for group in groups]
+    return np.array([records[i]["objects"][k]["appearance"] for i, k in typical], np.float32)

@@ -7,6 +7,7 @@
 A label image has 0 for the background and k + 1 for object k.
 """
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,9 @@ from PIL import Image
 from lavae_jax import placement
 from lavae_jax.errors import UserError
 
-# The least pixel mean of a sprite at a foreground pixel that the object explains. The likelihood of
-# the background there is far smaller, but the tails of sprites reach noise and other objects.
-EXPLAINS = 0.01
+# The least pixel mean of a sprite at a foreground pixel that the object explains. It is larger than
+# the background's there, and small enough for objects whose sprites are not quite right.
+EXPLAINS = 1e-5
 MOST_LABELS = 2**16 - 1  # in a 16-bit file
 
 RunLengths = dict[str, Any]  # COCO's uncompressed RLE: {"size": [height, width], "counts": [...]}
@@ -80,7 +81,7 @@ def resized(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _interpolation(part: slice, before: int, after: int) -> tuple[slice, np.ndarray]:
-    """The pixels of the new axis that a part of the old one reaches, and their weights [new, old]."""
+    """The pixels of the new axis that a part of the old one reaches; their weights [new, old]."""
     step = before / after
     reach = max(step, 1.0)
     first = max(int((part.start - reach) / step), 0)
@@ -110,7 +111,7 @@ def encode(labels: np.ndarray, number: int) -> list[RunLengths]:
     starts = np.searchsorted(flat[pixels], np.arange(1, number + 2))
     return [
         {"size": list(labels.shape), "counts": _run_lengths(pixels[start:stop], flat.size)}
-        for start, stop in zip(starts, starts[1:], strict=False)
+        for start, stop in itertools.pairwise(starts)
     ]
 
 
@@ -137,6 +138,19 @@ def area(mask: RunLengths) -> int:
     return sum(mask["counts"][1::2])
 
 
+def box(mask: RunLengths) -> list[int] | None:
+    """COCO's [left, top, width, height] of a mask; None if it is empty."""
+    height, edges = mask["size"][0], np.cumsum(mask["counts"])
+    first, last = edges[:-1:2], edges[1::2] - 1  # pixels of each run
+    if not len(last):
+        return None
+    left, right = first[0] // height, last[-1] // height
+    top, bottom = (first % height).min(), (last % height).max()
+    if (first // height < last // height).any():  # a run from one column into the next
+        top, bottom = 0, height - 1
+    return [int(side) for side in (left, top, right - left + 1, bottom - top + 1)]
+
+
 # --- files and outlines ------------------------------------------------------
 
 
@@ -144,8 +158,8 @@ def write(labels: np.ndarray, path: pathlib.Path) -> None:
     """Writes a label image with 16 bits, in the format that the path's ending names."""
     if labels.max(initial=0) > MOST_LABELS:
         raise UserError(
-            f"{path}: there are {labels.max():,} objects, and a label image of 16 bits has room for "
-            f"{MOST_LABELS:,}; the outputs .json and .jsonl have masks of any number"
+            f"{path}: there are {labels.max():,} objects, and a label image of 16 bits has numbers "
+            f"for {MOST_LABELS:,}; the outputs .json and .jsonl have masks of any number"
         )
     compression = {"compression": "tiff_deflate"} if path.suffix.startswith(".tif") else {}
     Image.fromarray(labels.astype(np.uint16)).save(path, **compression)
