@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.cluster.hierarchy
-import scipy.cluster.vq
+import scipy
 
 from lavae_jax.objects import Record
 

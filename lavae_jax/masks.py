@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.ndimage
+import scipy
 from PIL import Image
 
 from lavae_jax import placement
