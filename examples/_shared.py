@@ -11,23 +11,17 @@ from absl import app, flags, logging
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import lavae_jax
-from lavae_jax import evaluation, figures, gallery, images
-
-SHOWN = 100  # images that kinds of objects are found in
+from lavae_jax import evaluation
 
 MAKE = flags.DEFINE_string("make", None, "Make the images, and write them to this folder.")
 SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
 TRUTH = flags.DEFINE_string("truth", None, "truth.json, which --make writes beside the images.")
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "The model, for a picture of its sprites.")
-PICTURE = flags.DEFINE_string("picture", "kinds.png", "The picture to write.")
 
 
 def run(
     make: Callable[[pathlib.Path], None],
     near: float,
     is_wanted: Callable[[dict], bool] = lambda thing: True,
-    kinds: int = 16,
 ) -> None:
     """Makes images, or scores what was found in them within so many pixels, as the flags say."""
 
@@ -41,8 +35,6 @@ def run(
             make(pathlib.Path(MAKE.value))
         if SCORE.value:
             print(score(SCORE.value, TRUTH.value, near, is_wanted))
-            if CHECKPOINT.value:
-                draw_kinds(CHECKPOINT.value, str(pathlib.Path(TRUTH.value).parent), kinds)
 
     for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[__name__]):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # so that --help shows it
@@ -67,12 +59,3 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
         f"{right / len(centres):.2%} of the images; recall {matched / max(total, 1):.2%}, "
         f"precision {matched / max(claimed, 1):.2%} within {near:g} pixels"
     )
-
-
-def draw_kinds(checkpoint: str, folder: str, kinds: int) -> None:
-    """The sprites that a model finds in a folder's first images, one for each kind."""
-    model = lavae_jax.load(checkpoint)
-    opened = images.open_images(folder)
-    scene = model.infer(np.stack([opened[i] for i in range(len(opened))[:SHOWN]]))
-    figures.save(gallery.kinds(model, scene, kinds, columns=16), PICTURE.value)
-    print(f"written to {PICTURE.value}")

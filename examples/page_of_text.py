@@ -5,13 +5,12 @@
         --config.dataset.invert=True --config.model.sprite_size=13 \\
         --config.model.max_objects=30 --workdir=runs/page
     python launch/infer.py --checkpoint=runs/page --images=pages/test --output=letters.jsonl \\
-        --min_score=0.05
-    python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json \\
-        --checkpoint=runs/page --picture=type_case.png
+        --min_score=0.05 --groups=64
+    python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json
 
 Pages are dark on white, in a typewriter's even spacing, since LAVAE expects objects that do not
-touch. The words are those of the project's licence, in random order. The picture is the type case
-that the model discovers: letters grouped by what they look like.
+touch. The words are those of the project's licence, in random order. letters_groups.png is the type
+case that the model discovers: letters grouped by what they look like.
 """
 
 import json
@@ -68,4 +67,4 @@ def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
 
 
 if __name__ == "__main__":
-    _shared.run(render, NEAR, kinds=64)
+    _shared.run(render, NEAR)

@@ -5,9 +5,8 @@
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=seeds/train \\
         --config.model.sprite_size=17 --workdir=runs/seeds
     python launch/infer.py --checkpoint=runs/seeds --images=seeds/test --output=seeds.jsonl \\
-        --overlay=overlays/
-    python examples/seeds.py --score=seeds.jsonl --truth=seeds/test/truth.json \\
-        --checkpoint=runs/seeds --picture=seeds.png
+        --overlay=overlays/ --groups=16 --report=seeds.html
+    python examples/seeds.py --score=seeds.jsonl --truth=seeds/test/truth.json
 
 Ellipses of any size (6 to 15 pixels long; see --longest), angle and brightness, between pixels, on
 a background that is not black, with noise. No two touch.

@@ -4,9 +4,9 @@
     python examples/space_invaders.py --make=frames/
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=frames/train \\
         --config.model.sprite_size=13 --config.model.max_objects=30 --workdir=runs/invaders
-    python launch/infer.py --checkpoint=runs/invaders --images=frames/test --output=invaders.jsonl
-    python examples/space_invaders.py --score=invaders.jsonl --truth=frames/test/truth.json \\
-        --checkpoint=runs/invaders --picture=invaders.png
+    python launch/infer.py --checkpoint=runs/invaders --images=frames/test \\
+        --output=invaders.jsonl --groups=16
+    python examples/space_invaders.py --score=invaders.jsonl --truth=frames/test/truth.json
 
 A random player plays; frames show the invaders' field, shots included. Which invaders are left,
 and where, is read from the game's memory. Test frames come from other games than those of

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lavae_jax import decomposition, likelihoods, objects, placement, tiles
+from lavae_jax import decomposition, likelihoods, masks, objects, placement, tiles
 from lavae_jax.api import Model, as_batch
 from lavae_jax.decomposition import Detections
 from lavae_jax.images import Images, open_images
-from lavae_jax.objects import Measured, Record
+from lavae_jax.objects import Record
 from lavae_jax.preprocessing import ImageError, is_binary
 
 IMAGES_AT_ONCE, PIXELS_AT_ONCE = 64, 1 << 22
 SIZES_WITH_BOUND = 8  # each is compiled
 
-# draw(number, raw image, its objects) is called for each image.
-Draw = Callable[[int, np.ndarray, list[Measured]], None]
+# draw(number, raw image, its record) is called for each image.
+Draw = Callable[[int, np.ndarray, Record], None]
 
 
 def analyse(
@@ -35,6 +35,8 @@ def analyse(
     max_objects: float = math.inf,
     min_score: float = 0.0,
     num_samples: int = 0,
+    masks: bool = False,
+    appearances: bool = False,
 ) -> list[Record]:
     """Counts, locates and measures the objects of images.
 
@@ -44,6 +46,10 @@ def analyse(
         max_objects: the most to be found in an image.
         min_score: objects that are less probable are left out.
         num_samples: for the bound on log p(x) of binary images; 0 for none.
+        masks: whether each object has a `mask`, as run lengths, and its `area` in pixels. No pixel
+            belongs to two objects. `objects.label_image` makes an array of an image's masks.
+        appearances: whether each object has its `appearance` [L]; `groups.find` groups objects by
+            them.
 
     Returns:
         A record for each image; see `objects.record`. Images that cannot be read have an error.
@@ -55,7 +61,7 @@ def analyse(
         images = open_images(str(images))
     elif isinstance(images, (np.ndarray, jax.Array)):
         images = as_batch(np.asarray(images), model.settings.channels)
-    wanted = Wanted(max_objects, min_score, num_samples)
+    wanted = Wanted(max_objects, min_score, num_samples, masks, appearances)
     return [record for chunk in analyse_in_chunks(model, images, wanted) for record in chunk]
 
 
@@ -65,6 +71,8 @@ class Wanted(NamedTuple):
     max_objects: float = math.inf
     min_score: float = 0.0
     num_samples: int = 0
+    masks: bool = False
+    appearances: bool = False
 
 
 def analyse_in_chunks(
@@ -120,16 +128,39 @@ def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
     sprites = decomposition.split(sprites, [len(z) for z in appearance])
     bounds = _bounds(model, readable, seen, detected, wanted, done)
     records = {}
-    for image, x, one, drawn in zip(readable, seen, detected, sprites, strict=True):
+    for image, x, one, z_app, drawn in zip(
+        readable, seen, detected, appearance, sprites, strict=True
+    ):
         measured = objects.measure(
             one.location, drawn, one.score, one.canvas, image.grey, likelihoods.of(model.settings)
         )
         unexplained = _unexplained(model, x, one, drawn)
         log_p = bounds.get(image.number)
-        records[image.number] = objects.record(image.name, one.canvas, measured, unexplained, log_p)
+        record = objects.record(image.name, one.canvas, measured, unexplained, log_p)
+        if wanted.masks:
+            _add_masks(record, model, x, one, drawn, image.raw.shape[:2])
+        if wanted.appearances:
+            for thing, z in zip(record["objects"], z_app, strict=True):
+                thing["appearance"] = z.astype(float).round(4).tolist()
+        records[image.number] = record
         if draw is not None:
-            draw(image.number, image.raw, measured)
+            draw(image.number, image.raw, record)
     return [records.get(i.number) or objects.failure(i.name, i.error) for i in chunk]
+
+
+def _add_masks(
+    record: Record,
+    model: Model,
+    x: np.ndarray,
+    one: Detections,
+    sprites: np.ndarray,
+    size: tuple[int, int],
+) -> None:
+    """Gives each object its mask in an image of `size`, as the user knows it, and its area."""
+    foreground = np.asarray(likelihoods.of(model.settings).is_foreground(x)).any(-1)
+    labels = masks.resized(masks.label(one.location, sprites, foreground), size)
+    for thing, mask in zip(record["objects"], masks.encode(labels, len(sprites)), strict=True):
+        thing |= {"area": masks.area(mask), "mask": mask}
 
 
 def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarray) -> float | None:

@@ -1,11 +1,10 @@
-"""What a trained model does, in pictures: the paper's figures and two more, edits, data, kinds."""
+"""What a trained model does, in pictures: the paper's figures and two more, edits, data."""
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from lavae_jax import evaluation, figures
@@ -262,30 +261,3 @@ def scenes(images, titles: Sequence[str], centres: Sequence[np.ndarray], caption
         for image, title, its_centres in zip(images, titles, centres, strict=True)
     ]
     return figures.panels(figures.in_rows(panels, 8), caption=caption, panel_inches=1.2)
-
-
-# --- what was discovered -----------------------------------------------------
-
-
-def kinds(model: Model, scene: Scene, number: int, columns: int = 8) -> Figure:
-    """The objects of scenes, grouped by what they look like: of each group the sprite that is
-    nearest to its middle, and how many there are. The largest groups come first."""
-    appearance = np.asarray(scene.appearance)[np.asarray(scene.present)]
-    number = min(number, len(np.unique(appearance.round(3), axis=0)))
-    import sklearn.cluster
-
-    groups = sklearn.cluster.KMeans(number, n_init=4, random_state=0).fit(appearance)
-    sizes = np.bincount(groups.labels_, minlength=number)
-    middle = groups.transform(appearance).argmin(0)
-    order = np.argsort(-sizes, kind="stable")
-    shown = Scene(
-        jnp.ones(number, jnp.int32),
-        jnp.zeros((number, 1, 2), jnp.int32),
-        jnp.asarray(appearance[middle[order]])[:, None],
-        scene.canvas,
-        scene.model_fingerprint,
-    )
-    sprites = np.asarray(model.sprites(shown))[:, 0]
-    panels = [Panel(s, f"{sizes[k]}") for s, k in zip(sprites, order, strict=True)]
-    caption = f"{len(appearance):,} objects in {number} groups, and how many there are in each."
-    return figures.panels(figures.in_rows(panels, columns), caption=caption, panel_inches=0.7)

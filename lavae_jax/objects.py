@@ -3,17 +3,13 @@
 import csv
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw
 
-from lavae_jax import placement
+from lavae_jax import masks, placement
 from lavae_jax.likelihoods import Likelihood
-from lavae_jax.preprocessing import as_levels
-
-OVERLAY = 512  # the side, in pixels, that overlays of small images are enlarged to
 
 Record = dict[str, Any]  # of an image: see `record`
 
@@ -86,7 +82,7 @@ def centre_of_mass(weights: np.ndarray) -> tuple[float, float]:
     return row, float(weights.sum(0) @ np.arange(weights.shape[1]) / total)
 
 
-# --- files -------------------------------------------------------------------
+# --- records -----------------------------------------------------------------
 
 
 def record(
@@ -119,17 +115,37 @@ def failure(name: str, error: str) -> Record:
     return {"image": name, **nothing, "error": error, "objects": []}
 
 
-def _write_csv(records: Iterable[Record], path: pathlib.Path) -> list[pathlib.Path]:
+def label_image(record: Record) -> np.ndarray:
+    """The masks of an image whose objects have some.
+
+    Args:
+        record: of the image; see `analysis.analyse`, whose option `masks` makes them.
+
+    Returns:
+        [H, W], int32: 0 for the background, and k + 1 for object k.
+    """
+    found = [thing["mask"] for thing in record["objects"]]
+    return masks.decode(found, (record["height"], record["width"]))
+
+
+# --- files -------------------------------------------------------------------
+
+OPTIONAL = ("area", "group")  # what objects may have besides what is always measured
+
+
+def _write_csv(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
     """A file of objects, and one of images."""
+    things = [thing for one in records for thing in one["objects"]]
+    columns = [*Measured._fields, *(c for c in OPTIONAL if any(c in thing for thing in things))]
     summary = path.with_name(f"{path.stem}_images{path.suffix}")
     with path.open("w", newline="") as objects, summary.open("w", newline="") as images:
         rows = csv.writer(objects)
-        rows.writerow(["image", "object", *Measured._fields])
+        rows.writerow(["image", "object", *columns])
         summaries = csv.writer(images)
         summaries.writerow(["image", "height", "width", "count", "unexplained", "log_p", "error"])
         for one in records:
             for number, thing in enumerate(one["objects"]):
-                rows.writerow([one["image"], number, *map(_rounded, thing.values())])
+                rows.writerow([one["image"], number, *(_rounded(thing[c]) for c in columns)])
             summaries.writerow([_rounded(v) for k, v in one.items() if k != "objects"])
     return [path, summary]
 
@@ -138,15 +154,15 @@ def _rounded(value):
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _write_lines(records: Iterable[Record], path: pathlib.Path) -> list[pathlib.Path]:
+def _write_lines(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
     """A line of JSON for each image, with its objects."""
     with path.open("w") as file:
         file.writelines(map(_line, records))
     return [path]
 
 
-def _write_coco(records: Iterable[Record], path: pathlib.Path) -> list[pathlib.Path]:
-    """COCO's JSON: boxes are [left, top, width, height]."""
+def _write_coco(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
+    """COCO's JSON: boxes are [left, top, width, height], masks run lengths, groups categories."""
     images, annotations = [], []
     for image_id, one in enumerate(records, 1):
         about = {k: v for k, v in one.items() if k not in ("image", "objects")}
@@ -157,20 +173,23 @@ def _write_coco(records: Iterable[Record], path: pathlib.Path) -> list[pathlib.P
                 {
                     "id": len(annotations) + 1,
                     "image_id": image_id,
-                    "category_id": 1,
-                    "bbox": box,
-                    "area": box[2] * box[3],
+                    "category_id": thing.get("group", 1),
+                    "segmentation": thing["mask"],
+                    "bbox": masks.box(thing["mask"]) or box,
+                    "area": thing["area"],
                     "iscrowd": 0,
                     "score": thing["score"],
                 }
             )
-    categories = [{"id": 1, "name": "object"}]
+    groups = {thing["group"] for one in records for thing in one["objects"] if "group" in thing}
+    names = {group: f"group {group}" for group in sorted(groups)} or {1: "object"}
+    categories = [{"id": group, "name": name} for group, name in names.items()]
     content = {"images": images, "annotations": annotations, "categories": categories}
     path.write_text(json.dumps(content) + "\n")
     return [path]
 
 
-WRITERS: dict[str, Callable[[Iterable[Record], pathlib.Path], list[pathlib.Path]]] = {
+WRITERS: dict[str, Callable[[Sequence[Record], pathlib.Path], list[pathlib.Path]]] = {
     ".csv": _write_csv,
     ".jsonl": _write_lines,
     ".json": _write_coco,
@@ -211,20 +230,3 @@ class PartialRecords:
 
 def _line(content: Any) -> str:
     return json.dumps(content) + "\n"
-
-
-def overlay(picture: np.ndarray, found: list[Measured]) -> Image.Image:
-    """A raw image with numbered boxes; small ones are enlarged."""
-    picture = as_levels(picture)
-    levels = np.rint(255 * np.broadcast_to(picture, (*picture.shape[:2], 3))).astype(np.uint8)
-    scale = max(1, OVERLAY // max(picture.shape[:2]))
-    image = Image.fromarray(levels).resize(
-        (scale * picture.shape[1], scale * picture.shape[0]), Image.Resampling.NEAREST
-    )
-    draw = ImageDraw.Draw(image)
-    for number, thing in enumerate(found):
-        left, top = scale * thing.left - 1, scale * thing.top - 1
-        right, bottom = left + scale * thing.width + 1, top + scale * thing.height + 1
-        draw.rectangle([left, top, right, bottom], outline="orange", width=max(1, scale // 4))
-        draw.text((left + 2, top - 11 if top > 11 else bottom + 1), str(number), fill="yellow")
-    return image

@@ -622,38 +622,6 @@ def test_a_faint_sprite_is_measured_by_its_brightest_pixels():
     assert one.brightness == pytest.approx(0.6)
 
 
-def extent(pixels):
-    """First and last row and column of pixels [H, W] that are True."""
-    rows, columns = np.nonzero(pixels)
-    return rows.min(), rows.max(), columns.min(), columns.max()
-
-
-@pytest.mark.parametrize(
-    ("canvas", "scale"), [((32, 64), 8), ((64, 32), 8), ((300, 600), 1), ((600, 300), 1)]
-)
-def test_an_overlay_has_a_box_just_around_each_object_and_its_number_next_to_it(canvas, scale):
-    """The rim of the box begins one pixel outside of the enlarged object; orange is (255, 165, 0)
-    and the number yellow, with soft edges."""
-    height, width = 7, 4
-    for top, left in ((20, 9), (1, canvas[1] - 9)):
-        thing = objects.Measured(0, 0, top, left, height, width, 1.0, None)
-        drawn = objects.overlay(np.zeros(canvas, np.uint8), [thing])
-        assert drawn.size == (scale * canvas[1], scale * canvas[0])
-        red, green, blue = np.moveaxis(np.asarray(drawn), -1, 0)
-        assert not blue.any()
-        first_row, last_row = scale * top - 1, scale * (top + height)
-        first_column, last_column = scale * left - 1, scale * (left + width)
-        box = (first_row, last_row, first_column, last_column)
-        assert extent((red == 255) & (green == 165)) == box
-        rim = max(1, scale // 4)
-        inside = red[
-            first_row + rim : last_row + 1 - rim, first_column + rim : last_column + 1 - rim
-        ]
-        assert not inside.any()
-        number = extent((red == green) & (red > 0))
-        assert number[1] < first_row if scale * top > 12 else number[0] > last_row
-
-
 def read_rows(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -703,6 +671,7 @@ def test_objects_are_written_in_three_formats(folder, launch, tmp_path, data_dir
     assert -60 < image["log_p"] < 0
     boxes = sorted(annotation["bbox"] for annotation in coco["annotations"])
     assert boxes == [[5, 7, 1, 1], [15, 8, 2, 1]]
+    assert coco["categories"] == [{"id": 1, "name": "object"}]
 
 
 def test_what_was_found_before_an_interruption_is_kept_for_the_same_flags(tmp_path):

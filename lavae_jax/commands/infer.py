@@ -2,24 +2,33 @@
 
     lavae infer --checkpoint=runs/images-cpu --images=new_images/ --output=objects.csv
     lavae infer --checkpoint=mnist1k --images=page.png --invert --overlay=overlays/
+    lavae infer --checkpoint=runs/images-cpu --images=new_images/ --masks=masks/ --groups=12 \\
+        --report=report.html
 
 Writes a row for each object: the centre of mass of its sprite, its box, the probability that it is
 one, and its brightness; and one for each image: how many objects it has, and which share of its
 foreground they do not explain, so that you see which images not to trust. The ending of --output
-picks the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for COCO's. Images may
-be of any size; large ones are processed in tiles. A run that was interrupted resumes.
+picks the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for COCO's, which has
+masks, too. Images may be of any size; large ones are processed in tiles. A run that was interrupted
+resumes.
+
+--masks writes a label image of 16 bits for each image: 0 is background, and k + 1 object k. It is a
+TIFF where the image is one, and else a PNG. --groups sorts the objects into so many groups by what
+they look like; each object gets the number of its group, and ..._groups.png shows them. --report
+writes one HTML file with sizes, counts, detections, groups, and the least certain images.
 
 In Python, `lavae_jax.analyse` returns the same records.
 """
 
 import math
+import pathlib
 import time
 
 import numpy as np
 import tqdm
 from absl import app, flags
 
-from lavae_jax import analysis, images, objects
+from lavae_jax import analysis, groups, images, masks, objects, pictures, report
 from lavae_jax.commands import model_flags, program
 
 flags.declare_key_flag("checkpoint")
@@ -29,7 +38,12 @@ IMAGES = flags.DEFINE_string(
 )
 MEMBER = flags.DEFINE_string("member", "", "The array of an .npz, or the split of a TFDS data set.")
 OUTPUT = flags.DEFINE_string("output", "objects.csv", "The file to write: .csv, .jsonl or .json.")
-OVERLAY = flags.DEFINE_string("overlay", None, "A folder for the images with numbered boxes.")
+OVERLAY = flags.DEFINE_string("overlay", None, "A folder for the images with outlines of objects.")
+MASKS = flags.DEFINE_string("masks", None, "A folder for a label image of each image.")
+GROUPS = flags.DEFINE_integer(
+    "groups", None, "Sort the objects into so many groups by appearance.", lower_bound=1
+)
+REPORT = flags.DEFINE_string("report", None, "The HTML file of a report to write.")
 MAX_OBJECTS = flags.DEFINE_integer(
     "max_objects", None, "The most to be found in an image [as many as there are].", lower_bound=1
 )
@@ -71,34 +85,66 @@ def _threshold(text: str) -> float | str:
 def main():
     output = program.output_file(OUTPUT.value, tuple(objects.WRITERS))
     overlays = program.output_folder(OVERLAY.value, "overlay") if OVERLAY.value else None
+    labels = program.output_folder(MASKS.value, "masks") if MASKS.value else None
+    page = program.output_file(REPORT.value, (".html",), "report") if REPORT.value else None
     model = load_model()
     data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
     source = images.open_images(IMAGES.value, MEMBER.value, data_dir)
-    wanted = analysis.Wanted(MAX_OBJECTS.value or math.inf, MIN_SCORE.value, NUM_SAMPLES.value)
+    wanted = analysis.Wanted(
+        MAX_OBJECTS.value or math.inf,
+        MIN_SCORE.value,
+        NUM_SAMPLES.value,
+        masks=bool(overlays or labels or page) or output.suffix == ".json",
+        appearances=GROUPS.value is not None,
+    )
     about = {"model": model.fingerprint, "images": IMAGES.value, "content": source.fingerprint}
     about |= {"preprocessing": list(vars(model.preprocessing).values()), "wanted": list(wanted)}
-    about |= {"overlay": OVERLAY.value}
+    about |= {"overlay": OVERLAY.value, "masks": MASKS.value}
     partial = objects.PartialRecords(output, about)
     before = len(partial.records)
     if before:
         print(f"resuming after {before:,} of {len(source):,} images")
 
-    def draw(number, raw, found):
-        file = overlays / f"{source.names[number]}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        objects.overlay(raw, found).save(file)
+    def draw(number, raw, record):
+        name = source.names[number]
+        if overlays:
+            pictures.overlay(raw, record).save(_file(overlays, f"{name}.png"))
+        if labels:
+            keeps = name.lower().endswith((".png", ".tif", ".tiff"))
+            masks.write(
+                objects.label_image(record), _file(labels, name if keeps else f"{name}.png")
+            )
 
     started = time.monotonic()
     done = list(partial.records)
-    chunks = analysis.analyse_in_chunks(model, source, wanted, done, draw if overlays else None)
+    chunks = analysis.analyse_in_chunks(model, source, wanted, done, draw)
     with tqdm.tqdm(total=len(source), initial=before, unit="image", mininterval=1.0) as progress:
         for records in chunks:
             partial.add(records)
             progress.update(len(records))
-    records, written = partial.records, partial.finish()
-    _report(records, (len(records) - before) / max(time.monotonic() - started, 1e-9))
-    print(f"written to {' and '.join(map(str, written))}")
+    rate = (len(partial.records) - before) / max(time.monotonic() - started, 1e-9)
+    written, found, sprites = [], [], []
+    if GROUPS.value and (found := groups.find(partial.records, GROUPS.value)):
+        sprites = model.decode(groups.typical_appearances(partial.records, found))
+        partial.records = groups.assign(partial.records, found)
+        written.append(output.with_name(f"{output.stem}_groups.png"))
+        pictures.of_groups(found, sprites, partial.records, source).save(written[-1])
+    if page:
+        title = f"Objects in {IMAGES.value}"
+        by = f"found by {model_flags.CHECKPOINT.value}"
+        report.write(page, title, partial.records, source, found, sprites, subtitle=by)
+        written.append(page)
+    records, written = partial.records, partial.finish() + written
+    _report(records, rate)
+    print(f"written to {', '.join(map(str, written))}")
     return 1 if all(record["error"] for record in records) else 0
+
+
+def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """A file in a folder, which exists then."""
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def _report(records: list[objects.Record], rate: float) -> None:

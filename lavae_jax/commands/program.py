@@ -121,15 +121,15 @@ def _find_config(word: str) -> str:
     return f"--config={path}{colon}{recipe}"
 
 
-def output_file(path: str, suffixes: Sequence[str] = ()) -> pathlib.Path:
+def output_file(path: str, suffixes: Sequence[str] = (), flag: str = "output") -> pathlib.Path:
     """A file to write, refused before the work is done if that will not be possible."""
     file = pathlib.Path(path)
     if file.is_dir():
-        raise IsADirectoryError(f"--output={path} is a folder; name a file")
+        raise IsADirectoryError(f"--{flag}={path} is a folder; name a file")
     if suffixes and file.suffix not in suffixes:
         expected = ", ".join(suffixes)
-        raise app.UsageError(f"--output={path}: the ending must be one of {expected}")
-    _check_writable(f"--output={path}", file.absolute().parent)
+        raise app.UsageError(f"--{flag}={path}: the ending must be one of {expected}")
+    _check_writable(f"--{flag}={path}", file.absolute().parent)
     return file
 
 

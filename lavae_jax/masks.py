@@ -1,0 +1,170 @@
+"""Which pixels belong to which object: one mask for each, and no pixel in two of them.
+
+    labels = label(location, sprites, foreground)    in the pixels that the model sees
+    labels = resized(labels, (height, width))        in those of the user's image
+    encode(labels, number)                           run lengths, as COCO stores masks
+
+A label image has 0 for the background and k + 1 for object k.
+"""
+
+import itertools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy
+from PIL import Image
+
+from lavae_jax import placement
+from lavae_jax.errors import UserError
+
+# The least pixel mean of a sprite at a foreground pixel that the object explains. It is larger than
+# the background's there, and small enough for objects whose sprites are not quite right.
+EXPLAINS = 1e-5
+MOST_LABELS = 2**16 - 1  # in a 16-bit file
+
+RunLengths = dict[str, Any]  # COCO's uncompressed RLE: {"size": [height, width], "counts": [...]}
+
+
+def label(location: np.ndarray, sprites: np.ndarray, foreground: np.ndarray) -> np.ndarray:
+    """Assigns foreground pixels to objects.
+
+    A pixel belongs to the object whose sprite is brightest there, if that explains it. Of equally
+    bright ones, the first has it.
+
+    Args:
+        location: [n, 2], row and column of each object.
+        sprites: [n, h, w, C], their pixel means.
+        foreground: [H, W], which pixels of the image that the model sees are foreground.
+
+    Returns:
+        [H, W], int32: the label image.
+    """
+    brightest = np.zeros(foreground.shape, np.float32)
+    labels = np.zeros(foreground.shape, np.int32)
+    for number, (at, sprite) in enumerate(zip(location, sprites, strict=True), 1):
+        on_canvas, on_sprite = placement.overlap(at, sprite.shape[:2], foreground.shape)
+        seen = sprite.max(-1)[on_sprite]
+        is_brighter = seen > brightest[on_canvas]
+        brightest[on_canvas][is_brighter] = seen[is_brighter]
+        labels[on_canvas][is_brighter] = number
+    return np.where(foreground & (brightest >= EXPLAINS), labels, 0)
+
+
+def resized(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A label image in the pixels of the user's image.
+
+    Masks pass from the model's pixels to the user's here and nowhere else. A pixel belongs to the
+    object that covers most of it, and at least half, where masks are interpolated bilinearly.
+
+    Args:
+        labels: [H, W].
+        size: height and width of the user's image.
+
+    Returns:
+        [*size], int32.
+    """
+    if labels.shape == tuple(size):
+        return labels
+    most = np.zeros(size, np.float32)
+    result = np.zeros(size, np.int32)
+    for number, box in enumerate(scipy.ndimage.find_objects(labels), 1):
+        if box is None:
+            continue
+        (rows, down), (columns, across) = map(_interpolation, box, labels.shape, size)
+        covered = down @ (labels[box] == number) @ across.T
+        is_own = (covered >= 0.5 - 1e-6) & (covered > most[rows, columns])
+        most[rows, columns][is_own] = covered[is_own]
+        result[rows, columns][is_own] = number
+    return result
+
+
+def _interpolation(part: slice, before: int, after: int) -> tuple[slice, np.ndarray]:
+    """The pixels of the new axis that a part of the old one reaches; their weights [new, old]."""
+    step = before / after
+    reach = max(step, 1.0)
+    first = max(int((part.start - reach) / step), 0)
+    last = min(int((part.stop + reach) / step) + 1, after)
+    centres = (np.arange(first, last) + 0.5) * step - 0.5
+    distance = np.abs(centres[:, None] - np.arange(part.start, part.stop))
+    return slice(first, last), np.maximum(1 - distance / reach, 0) / reach
+
+
+# --- run lengths -------------------------------------------------------------
+
+
+def encode(labels: np.ndarray, number: int) -> list[RunLengths]:
+    """The masks of `number` objects, as COCO's uncompressed run lengths.
+
+    Args:
+        labels: [H, W], a label image.
+        number: of objects. Those without a pixel have an empty mask.
+
+    Returns:
+        For each object, `size` [H, W] and `counts`: the lengths of runs of 0 and 1 in turn, column
+        after column, beginning with 0.
+    """
+    flat = labels.ravel(order="F")
+    pixels = np.flatnonzero(flat)
+    pixels = pixels[np.argsort(flat[pixels], kind="stable")]
+    starts = np.searchsorted(flat[pixels], np.arange(1, number + 2))
+    return [
+        {"size": list(labels.shape), "counts": _run_lengths(pixels[start:stop], flat.size)}
+        for start, stop in itertools.pairwise(starts)
+    ]
+
+
+def _run_lengths(pixels: np.ndarray, total: int) -> list[int]:
+    is_first = np.diff(pixels, prepend=-2) > 1
+    is_last = np.diff(pixels, append=total + 1) > 1
+    edges = np.stack([pixels[is_first], pixels[is_last] + 1], axis=-1).ravel()
+    counts = np.diff(edges, prepend=0, append=total).tolist()
+    return counts[:-1] if counts[-1] == 0 else counts
+
+
+def decode(masks: Sequence[RunLengths], canvas: tuple[int, int]) -> np.ndarray:
+    """The label image [H, W], int32, of masks; the inverse of `encode`."""
+    flat = np.zeros(canvas[0] * canvas[1], np.int32)
+    for number, mask in enumerate(masks, 1):
+        edges = np.cumsum(mask["counts"])
+        for start, stop in zip(edges[::2], edges[1::2], strict=False):
+            flat[start:stop] = number
+    return flat.reshape(canvas, order="F")
+
+
+def area(mask: RunLengths) -> int:
+    """The number of pixels of a mask."""
+    return sum(mask["counts"][1::2])
+
+
+def box(mask: RunLengths) -> list[int] | None:
+    """COCO's [left, top, width, height] of a mask; None if it is empty."""
+    height, edges = mask["size"][0], np.cumsum(mask["counts"])
+    first, last = edges[:-1:2], edges[1::2] - 1  # pixels of each run
+    if not len(last):
+        return None
+    left, right = first[0] // height, last[-1] // height
+    top, bottom = (first % height).min(), (last % height).max()
+    if (first // height < last // height).any():  # a run from one column into the next
+        top, bottom = 0, height - 1
+    return [int(side) for side in (left, top, right - left + 1, bottom - top + 1)]
+
+
+# --- files and outlines ------------------------------------------------------
+
+
+def write(labels: np.ndarray, path: pathlib.Path) -> None:
+    """Writes a label image with 16 bits, in the format that the path's ending names."""
+    if labels.max(initial=0) > MOST_LABELS:
+        raise UserError(
+            f"{path}: there are {labels.max():,} objects, and a label image of 16 bits has numbers "
+            f"for {MOST_LABELS:,}; the outputs .json and .jsonl have masks of any number"
+        )
+    compression = {"compression": "tiff_deflate"} if path.suffix.startswith(".tif") else {}
+    Image.fromarray(labels.astype(np.uint16)).save(path, **compression)
+
+
+def outlines(labels: np.ndarray, width: int = 1) -> np.ndarray:
+    """[H, W], bool: lines of so many pixels around objects, and between those that touch."""
+    return scipy.ndimage.grey_dilation(labels, (2 * width + 1, 2 * width + 1)) != labels

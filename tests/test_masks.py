@@ -1,0 +1,138 @@
+"""Which pixels belong to which object, and how masks are written."""
+
+import handmade
+import numpy as np
+import pytest
+from conftest import SMALL
+from PIL import Image
+
+import datasets
+import lavae_jax
+from lavae_jax import masks, objects
+from lavae_jax.errors import UserError
+
+
+def row(*values):
+    """A sprite of one row, [1, w, 1]."""
+    return np.array(values, np.float32)[None, :, None]
+
+
+def test_a_foreground_pixel_belongs_to_the_object_that_is_brightest_there():
+    """Two sprites of 5 pixels, at columns 3 and 6 of one row, overlap in columns 4 and 5. In column
+    5, they are equally bright, so the first has it. Columns 2 and 9 are background."""
+    sprites = np.stack([row(0.9, 0.9, 0.9, 0.2, 0.6), row(0.7, 0.6, 0.9, 0.9, 0.0)])
+    location = np.array([[0, 3], [0, 6]])
+    foreground = np.ones((1, 10), bool)
+    foreground[0, [2, 9]] = False
+    labels = masks.label(location, sprites, foreground)
+    assert labels.tolist() == [[0, 1, 0, 1, 2, 1, 2, 2, 0, 0]]
+    first, second = masks.encode(labels, 2)
+    assert (masks.area(first), masks.area(second)) == (3, 3)
+    assert first["counts"] == [1, 1, 1, 1, 1, 1, 4]  # one row, so a column is a pixel
+    assert second["counts"] == [4, 1, 1, 2, 2]
+
+
+def test_what_no_object_explains_belongs_to_none():
+    """Not even at the sprite's own faint pixels."""
+    sprites = np.stack([row(0.5, 0.5, 1e-8)])
+    labels = masks.label(np.array([[0, 1]]), sprites, np.ones((1, 5), bool))
+    assert labels.tolist() == [[1, 1, 0, 0, 0]]
+    assert not masks.label(np.zeros((0, 2)), sprites[:0], np.ones((4, 5), bool)).any()
+
+
+def decoded(mask):
+    """By COCO's definition: runs of 0 and 1 in turn, column after column."""
+    values = np.repeat(np.arange(len(mask["counts"])) % 2, mask["counts"])
+    return values.reshape(mask["size"][::-1]).T.astype(bool)
+
+
+@pytest.mark.parametrize("canvas", [(1, 1), (7, 5), (1, 9), (9, 1), (16, 30)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_run_lengths_have_exactly_the_pixels_of_each_object(canvas, share):
+    random = np.random.default_rng(0)
+    labels = random.integers(1, 5, canvas) * (random.random(canvas) < share)
+    encoded = masks.encode(labels.astype(np.int32), 5)  # the fifth has no pixel
+    together = np.stack([decoded(mask) for mask in encoded])
+    np.testing.assert_array_equal(together, labels == np.arange(1, 6)[:, None, None])
+    assert together.sum(0).max() <= 1
+    np.testing.assert_array_equal(masks.decode(encoded, canvas), labels)
+    for mask, pixels in zip(encoded, together, strict=True):
+        assert sum(mask["counts"]) == labels.size
+        assert masks.area(mask) == pixels.sum()
+        rows, columns = np.nonzero(pixels)
+        corner = [columns.min(), rows.min()] if len(rows) else None
+        box = corner and [*corner, np.ptp(columns) + 1, np.ptp(rows) + 1]
+        assert masks.box(mask) == box
+
+
+def test_masks_are_enlarged_as_their_pixels_are():
+    labels = np.zeros((6, 8), np.int32)
+    labels[1:4, 2:5], labels[1:4, 5:7], labels[5, 0] = 1, 3, 2
+    np.testing.assert_array_equal(masks.resized(labels, (12, 24)), labels.repeat(2, 0).repeat(3, 1))
+    assert masks.resized(labels, (6, 8)) is labels
+
+
+@pytest.mark.parametrize("scale", [0.4, 0.75, 1.7, 5.0])
+def test_masks_of_other_sizes_keep_their_share_of_the_image(scale):
+    """Two discs that touch, of radii 10 and 7."""
+    rows, columns = np.mgrid[:60, :80]
+    labels = np.zeros((60, 80), np.int32)
+    for number, (row, column, radius) in enumerate([(30, 25, 10), (33, 42, 7)], 1):
+        labels[(rows - row) ** 2 + (columns - column) ** 2 <= radius**2] = number
+    size = round(60 * scale), round(80 * scale)
+    resized = masks.resized(labels, size)
+    assert resized.shape == size
+    for number in (1, 2):
+        share = (resized == number).mean() / (labels == number).mean()
+        assert share == pytest.approx(1, abs=0.1)
+        centre = [(at.mean() + 0.5) / scale for at in np.nonzero(resized == number)]
+        true = [at.mean() + 0.5 for at in np.nonzero(labels == number)]
+        assert centre == pytest.approx(true, abs=0.15 / min(scale, 1))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_label_images_have_16_bits(suffix, tmp_path):
+    path = tmp_path / f"labels.{suffix}"
+    labels = np.array([[0, 1, 2], [65_535, 300, 0]], np.int32)
+    masks.write(labels, path)
+    with Image.open(path) as image:
+        assert image.mode == "I;16"
+        np.testing.assert_array_equal(np.asarray(image), labels)
+    with pytest.raises(UserError, match="there are 65,536 objects"):
+        masks.write(labels + 1, path)
+
+
+def test_outlines_run_around_objects_and_between_those_that_touch():
+    labels = np.array([[0, 0, 0, 0, 0, 0], [0, 1, 1, 2, 2, 0], [0, 0, 0, 0, 0, 0]])
+    expected = np.ones((3, 6), bool)
+    expected[1, [1, 3, 4]] = False  # the line between the two is in the first
+    np.testing.assert_array_equal(masks.outlines(labels), expected)
+
+
+def test_a_model_s_records_have_masks_of_its_objects():
+    image = handmade.picture((3, 4, True), (10, 12, False), (17, 22, True))[..., 0]
+    (record,) = lavae_jax.analyse(handmade.model(), image, masks=True)
+    labels = objects.label_image(record)
+    np.testing.assert_array_equal(labels > 0, image > 0)  # these objects explain all of it
+    for number, thing in enumerate(record["objects"], 1):
+        pixels = np.argwhere(labels == number)
+        assert thing["area"] == len(pixels) == thing["width"]
+        assert (pixels[:, 0] == thing["top"]).all()
+        assert pixels[:, 1].min() == thing["left"]
+    assert sorted(thing["area"] for thing in record["objects"]) == [1, 2, 2]
+    (plain,) = lavae_jax.analyse(handmade.model(), image)
+    assert not {"mask", "area", "appearance"} & plain["objects"][0].keys()
+
+
+def test_masks_of_digits_that_a_model_was_not_trained_on_are_theirs():
+    """Its sprites are digits that it was trained on."""
+    drawn = datasets.make_builder("multi_mnist/1k_unseen", **SMALL).draw(12, 0, (3, 3))
+    records = lavae_jax.analyse(lavae_jax.load("mnist1k"), drawn.image, masks=True)
+    overlaps = []
+    for record, true in zip(records, drawn.mask, strict=True):
+        labels = objects.label_image(record)
+        for number in range(1, true.max() + 1):
+            own = true == number
+            candidates = [labels == k for k in np.unique(labels[own]) if k]
+            overlaps.append(max([(own & m).sum() / (own | m).sum() for m in candidates], default=0))
+    assert np.mean(overlaps) > 0.9
