@@ -23,8 +23,8 @@ SCORES = (
 )
 TEMPLATE = """# {name}
 
-{kind}, trained on {data} by the recipe `{recipe}`. `lavae_jax.load` takes the path of this folder or,
-if the model comes with the package, its name.
+{kind}, trained on {data} by the recipe `{recipe}`. `lavae_jax.load` takes the path of this folder
+or, if the model comes with the package, its name.
 
 ## Training
 
