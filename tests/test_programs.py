@@ -132,6 +132,8 @@ MISTAKES = [
     ),
     (["demo.py", "--count=100"], "there is room for 16 objects"),
     (["export.py", "--run={tmp}/file", "--output={tmp}/x"], "config.json"),
+    (["export.py", "--run={tmp}/file"], "give --run and --output, or --card alone"),
+    (["export.py", "--card={tmp}/nowhere"], "config.json"),
     (["table.py"], "files"),
     (["infer.py", "--checkpoint=mnist1k", "--images=nowhere"], "neither a folder nor a file"),
     (
@@ -272,6 +274,7 @@ def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp
     assert provenance["command"].startswith("python launch/train.py --config=configs/mnist1k.py")
     assert "--config.model.sprite_size=5" in provenance["command"]
     assert provenance["seconds"] == 1.5
+    assert f"`{provenance['command']}`" in (output / "README.md").read_text()
     assert not any(data_dir in p.read_text() for p in output.glob("*.json*"))
 
     theirs, ours = lavae_jax.load(run), lavae_jax.load(output)

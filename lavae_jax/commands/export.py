@@ -2,12 +2,14 @@
 
     lavae export --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
     lavae evaluate --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
+    lavae export --card=lavae_jax/weights/mnist1k
 
 Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
 precision; the config without folders of this machine; the training's metrics; and
 `provenance.json`: the command that makes the model again, the time that it took, the
-revision of this repository and the packages' versions. `lavae_jax.load` takes the folder, or
-its name if it is in lavae_jax/weights.
+revision of this repository and the packages' versions; and a model card. `lavae_jax.load` takes
+the folder, or its name if it is in lavae_jax/weights. --card writes the model card of an exported
+model anew, with the results that are in its folder by then.
 """
 
 import importlib
@@ -15,17 +17,17 @@ import pathlib
 import shlex
 import types
 
-from absl import flags
+from absl import app, flags
 from ml_collections import ConfigDict
 
-from lavae_jax import model_files, recipes
+from lavae_jax import model_card, model_files, recipes
 from lavae_jax.commands import program
 from lavae_jax.errors import UserError
 from lavae_jax.training import files
 
 RUN = flags.DEFINE_string("run", None, "The run's folder.")
 OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
-flags.mark_flags_as_required(["run", "output"])
+CARD = flags.DEFINE_string("card", None, "An exported model's folder, to write its card anew.")
 
 
 def _module(name: str) -> types.ModuleType:
@@ -52,9 +54,16 @@ def command(config: ConfigDict) -> str:
 
 
 def main():
+    if CARD.value and not RUN.value and not OUTPUT.value:
+        model_card.write(pathlib.Path(CARD.value))
+        print(f"written to {pathlib.Path(CARD.value) / model_card.CARD}")
+        return
+    if CARD.value or not RUN.value or not OUTPUT.value:
+        raise app.UsageError("give --run and --output, or --card alone")
     run, output = pathlib.Path(RUN.value), pathlib.Path(OUTPUT.value)
     again = command(model_files.read_config(run))
     size = model_files.export(run, output, again)
+    model_card.write(output)
     print(f"{output}: {size / 1e6:.1f} MB; made by\n  {again}")
 
 

@@ -1,0 +1,41 @@
+"""What the documentation site changes in files that GitHub shows as they are."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+README = re.compile(r"<!-- README\.md.*-->")
+RELATIVE = re.compile(r"(?<!!)\[([^][]+)\]\((?!https?:|#)([^)\s]+)\)")
+IMAGE = re.compile(r"""(src="|!\[[^]]*\]\()docs/""")
+
+
+def on_page_markdown(markdown: str, page, config, **_) -> str:
+    """The first page contains README.md; links to files outside of docs/ are adapted."""
+    if README.search(markdown):
+        readme = IMAGE.sub(r"\1", (ROOT / "README.md").read_text())
+        readme = RELATIVE.sub(lambda match: link(*match.groups(), config.repo_url), readme)
+        return README.sub(lambda _: readme, markdown)
+    return RELATIVE.sub(
+        lambda match: (
+            link(match[1], match[2].removeprefix("../"), config.repo_url)
+            if match[2].startswith("../")
+            else match[0]
+        ),
+        markdown,
+    )
+
+
+def link(text: str, target: str, repo_url: str | None) -> str:
+    """A link to a file, named from the root of the repository.
+
+    While the repository has no address, files outside of docs/ are named without a link.
+    """
+    path, _, anchor = target.partition("#")
+    anchor = anchor and f"#{anchor}"
+    if path == "README.md":
+        return f"[{text}](index.md{anchor})"
+    if path.startswith("docs/"):
+        return f"[{text}]({path.removeprefix('docs/')}{anchor})"
+    if repo_url:
+        return f"[{text}]({repo_url}/blob/main/{target})"
+    return text if text == path else f"{text} (`{path}`)"
