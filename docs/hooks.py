@@ -3,18 +3,29 @@
 import pathlib
 import re
 
+from mkdocs.structure.files import File
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = re.compile(r"<!-- README\.md.*-->")
 RELATIVE = re.compile(r"(?<!!)\[([^][]+)\]\((?!https?:|#)([^)\s]+)\)")
-IMAGE = re.compile(r"""(src="|!\[[^]]*\]\()docs/""")
+FIGURES = "figures"
+
+
+def on_files(files, config):
+    """The site has the pictures, which are not in docs/."""
+    for picture in sorted((ROOT / FIGURES).iterdir()):
+        name, folders = f"{FIGURES}/{picture.name}", (str(ROOT), config.site_dir)
+        files.append(File(name, *folders, config.use_directory_urls))
+    return files
 
 
 def on_page_markdown(markdown: str, page, config, **_) -> str:
     """The first page contains README.md; links to files outside of docs/ are adapted."""
     if README.search(markdown):
-        readme = IMAGE.sub(r"\1", (ROOT / "README.md").read_text())
+        readme = (ROOT / "README.md").read_text()
         readme = RELATIVE.sub(lambda match: link(*match.groups(), config.repo_url), readme)
         return README.sub(lambda _: readme, markdown)
+    markdown = markdown.replace(f"](../{FIGURES}/", f"]({FIGURES}/")
     return RELATIVE.sub(
         lambda match: (
             link(match[1], match[2].removeprefix("../"), config.repo_url)

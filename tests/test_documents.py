@@ -35,7 +35,7 @@ def test_links_lead_to_files_and_headings(path):
 def test_every_figure_is_shown_in_a_document():
     targets = [target for path in DOCUMENTS for target in LINK.findall(path.read_text())]
     shown = {target.rpartition("/")[-1] for target in targets}
-    assert {path.name for path in (ROOT / "docs" / "figures").iterdir()} <= shown
+    assert {path.name for path in (ROOT / "figures").iterdir()} <= shown
 
 
 def test_readme_is_short():
