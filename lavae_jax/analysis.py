@@ -121,7 +121,7 @@ def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
 
 def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
     readable = [image for image in chunk if image.error is None]
-    seen = [model.preprocessing.foreground(image.grey) for image in readable]
+    seen = [model.preprocessing.seen(image.grey) for image in readable]
     detected, appearance = model.decompose(seen, wanted.max_objects, wanted.min_score)
     latents = np.zeros((0, model.settings.latent_size), np.float32)
     sprites = model.decode(np.concatenate([latents, *appearance]))
@@ -131,14 +131,15 @@ def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
     for image, x, one, z_app, drawn in zip(
         readable, seen, detected, appearance, sprites, strict=True
     ):
+        likelihood, size = likelihoods.of(model.settings), image.grey.shape[:2]
         measured = objects.measure(
-            one.location, drawn, one.score, one.canvas, image.grey, likelihoods.of(model.settings)
+            one.location, drawn, one.score, one.canvas, image.grey, likelihood, size
         )
         unexplained = _unexplained(model, x, one, drawn)
         log_p = bounds.get(image.number)
-        record = objects.record(image.name, one.canvas, measured, unexplained, log_p)
+        record = objects.record(image.name, size, measured, unexplained, log_p)
         if wanted.masks:
-            _add_masks(record, model, x, one, drawn, image.raw.shape[:2])
+            _add_masks(record, model, x, one, drawn, size)
         if wanted.appearances:
             for thing, z in zip(record["objects"], z_app, strict=True):
                 thing["appearance"] = z.astype(float).round(4).tolist()

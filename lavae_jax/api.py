@@ -141,7 +141,7 @@ class _Trained:
         self.fingerprint = _fingerprint(variables)
 
     def with_preprocessing(self, **changes):
-        """The same model with another `invert` or `threshold`; see `Preprocessing`."""
+        """The same model with another `invert`, `threshold` or `diameter`; see `Preprocessing`."""
         return self._changed(preprocessing=dataclasses.replace(self.preprocessing, **changes))
 
     def _changed(self, module=None, preprocessing=None):
@@ -166,24 +166,25 @@ class _Trained:
                 numbers 0 and 1.
 
         Returns:
-            [B, H, W, C], float32, 0 or 1; a list of [H, W, C] for images of different sizes.
+            [B, H, W, C], float32 from 0 to 1; a list of [H, W, C] for images of different sizes.
+            A model of grey levels sees each image zoomed (see `normalisation`), so these sizes
+            need not be those of the raw images.
         """
         if not _is_list_of_arrays(images):
-            return self._see(as_batch(np.asarray(images), self.channels))
+            return _stacked(self._see(as_batch(np.asarray(images), self.channels)))
         batches = [as_batch(np.asarray(image), self.channels) for image in images]
         if any(len(batch) != 1 for batch in batches):
             raise ImageError("a list has one image in each item; concatenate batches instead")
-        seen = [self._see(batch)[0] for batch in batches]
-        return np.stack(seen) if len({x.shape for x in seen}) == 1 else seen
+        return _stacked([self._see(batch)[0] for batch in batches])
 
-    def _see(self, images: np.ndarray) -> np.ndarray:
+    def _see(self, images: np.ndarray) -> np.ndarray | list[np.ndarray]:
         high = 255 if images.dtype == np.uint8 else 1
-        if images.shape[-1] == self.channels and is_binary(images, high):  # at once
+        is_as_seen = self.preprocessing.levels == "binary" and images.shape[-1] == self.channels
+        if is_as_seen and is_binary(images, high):  # at once
             seen = (images == high).astype(np.float32)
             return 1 - seen if self.preprocessing.invert else seen
         seen = [self.preprocessing(image, "an image") for image in images]
-        shape = (*images.shape[1:3], self.channels)
-        return np.array(seen, np.float32).reshape(-1, *shape)
+        return seen or np.zeros((0, *images.shape[1:3], self.channels), np.float32)
 
     def _seen_or_traced(self, images):
         """What the model sees; under jit, images must be so already."""
@@ -225,6 +226,13 @@ class _Trained:
         return batching.in_batches(
             function, self.module, self.variables, inputs, batch_size, **kwargs
         )
+
+
+def _stacked(seen: np.ndarray | list[np.ndarray]) -> np.ndarray | list[np.ndarray]:
+    """Images of one size as one array."""
+    if isinstance(seen, np.ndarray) or len({x.shape for x in seen}) > 1:
+        return seen
+    return np.stack(seen)
 
 
 def _is_list_of_arrays(images) -> bool:
@@ -405,7 +413,8 @@ class Model(_Trained):
         Args:
             scene: B scenes.
             images: [B, H, W] or [B, H, W, C], any pictures of the canvas, for the brightness of
-                the objects: the mean of the pixels that the sprite covers.
+                the objects: the mean of the pixels that the sprite covers. Where a model of grey
+                levels saw images zoomed, objects are measured in the pixels of these pictures.
 
         Returns:
             For each scene, its objects.
@@ -417,14 +426,21 @@ class Model(_Trained):
         if len(scene) == 1 and np.shape(pictures)[:2] == scene.canvas:
             pictures = [pictures]  # one image is a batch of one
         shapes = {np.shape(picture)[:2] for picture in pictures if picture is not None}
-        if len(pictures) != len(scene) or shapes - {tuple(scene.canvas)}:
+        is_zoomed = self.preprocessing.levels == "grey"
+        if len(pictures) != len(scene) or (shapes - {tuple(scene.canvas)} and not is_zoomed):
             raise ValueError(f"measure expects {len(scene)} images of {scene.canvas} pixels")
         count, location = np.asarray(scene.count), np.asarray(scene.location)
         score = np.ones(location.shape[:2]) if scene.score is None else np.asarray(scene.score)
         likelihood = likelihoods.of(self.settings)
         return [
             objects.measure(
-                location[b, :n], sprites[b, :n], score[b, :n], scene.canvas, pictures[b], likelihood
+                location[b, :n],
+                sprites[b, :n],
+                score[b, :n],
+                scene.canvas,
+                pictures[b],
+                likelihood,
+                None if pictures[b] is None else np.shape(pictures[b])[:2],
             )
             for b, n in enumerate(count)
         ]

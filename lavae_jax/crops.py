@@ -13,12 +13,17 @@ import numpy as np
 import tqdm
 from ml_collections import ConfigDict
 
+from lavae_jax import normalisation
 from lavae_jax.images import Images, open_images
 from lavae_jax.input_pipeline import Batch
-from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing
+from lavae_jax.normalisation import Components
+from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 
 KEPT_BYTES = 2 << 30  # decoded images that are kept in memory; others are read again each time
 SAMPLED_IMAGES = 500  # from which thresholds and sizes are estimated
+SIZED_IMAGES = 100  # from which the usual size of grey objects is estimated
+FEW_IMAGES = 20  # that tell whether they are grey
+FEW_OBJECTS = 3  # fewer in an image do not tell their usual size
 SPECK = 2  # pixels that are no object yet
 SKIP = ". (config.dataset.unreadable='skip' does without such files)"
 LEVELS = 65_535
@@ -55,6 +60,70 @@ def make_preprocessing(
     return Preprocessing(channels, invert, number)
 
 
+def make_grey(
+    images: Images, channels: int, invert: bool, diameter: str, skip_unreadable: bool = False
+) -> Preprocessing:
+    """The preprocessing of grey levels.
+
+    Args:
+        diameter: of the usual object in pixels: a number, or `auto` to estimate it from images.
+    """
+    if diameter == "auto":
+        raw = Preprocessing(channels, invert)
+        number = usual_diameter(components(images, raw, skip_unreadable))
+        return Preprocessing(channels, invert, levels="grey", diameter=number)
+    try:
+        number = float(diameter)
+    except ValueError:
+        number = float("nan")
+    if not 1 <= number < 10_000:
+        raise ImageError(f"diameter={diameter!r} must be a number of pixels, or 'auto'")
+    return Preprocessing(channels, invert, levels="grey", diameter=number)
+
+
+def components(
+    images: Images, preprocessing: Preprocessing, skip_unreadable: bool = False
+) -> list[Components]:
+    """The connected components of some images, after normalisation, in raw pixels."""
+    found = []
+    for i in tqdm.tqdm(_evenly(len(images), SIZED_IMAGES), desc="measuring objects", delay=3.0):
+        try:
+            grey = preprocessing.grey(images[i], images.names[i])
+        except ImageError as error:
+            if not skip_unreadable:
+                raise ImageError(f"{error}{SKIP}") from error
+            continue
+        found.append(normalisation.components(normalisation.normalise(grey)))
+    return found
+
+
+def usual_diameter(found: list[Components]) -> float:
+    """The median over images of their objects' median; images with few objects do not count
+    where there are others."""
+    sizes = [one.objects for one in found]
+    several = [one for one in sizes if len(one) >= FEW_OBJECTS]
+    medians = [np.median(one) for one in several or sizes if len(one)]
+    if not medians:
+        raise ImageError(
+            "no image shows anything that could be an object: if they are dark on a bright "
+            "background, invert them (config.dataset.invert=True, --invert), or name their size "
+            "(config.dataset.diameter)"
+        )
+    return round(float(np.median(medians)), 2)
+
+
+def suits_grey(images: Images, preprocessing: Preprocessing) -> bool:
+    """Whether images are grey, and most of what they show is solid, as strokes are not."""
+    some = [
+        preprocessing.grey(images[i], images.names[i]) for i in _evenly(len(images), FEW_IMAGES)
+    ]
+    if all(is_binary(grey) for grey in some):
+        return False
+    found = [normalisation.components(normalisation.normalise(grey)) for grey in some]
+    solid = np.concatenate([one.is_solid for one in found])
+    return len(solid) > 0 and bool(solid.mean() > 0.5)
+
+
 def _otsu_threshold(images: Images, preprocessing: Preprocessing, skip_unreadable: bool) -> float:
     import skimage.filters
 
@@ -88,7 +157,7 @@ def _evenly(length: int, most: int = SAMPLED_IMAGES) -> list[int]:
 
 
 class Crops:
-    """Images as binary canvases of one size, a source of batches.
+    """Images as a model sees them, as canvases of one size: a source of batches.
 
     Which part of an image that is and, with a stochastic threshold, which pixels are foreground
     depends on the number of the draw; without one it is always the same. Smaller images have black
@@ -118,7 +187,7 @@ class Crops:
                     raise ImageError(f"{error}{SKIP}") from error
                 self.skipped.append(str(error))
                 continue
-            image = _as_bytes(image)
+            image = self._prepared(image)
             room -= image.nbytes
             self.shapes.append(image.shape[:2])
             self._number.append(i)
@@ -163,7 +232,7 @@ class Crops:
         image = self._kept[i]
         if image is None:
             number = self._number[i]
-            image = _as_bytes(
+            image = self._prepared(
                 self.preprocessing.grey(self._images[number], self._images.names[number])
             )
         height, width, channels = image.shape
@@ -172,8 +241,15 @@ class Crops:
         part = image[top : top + self.canvas[0], left : left + self.canvas[1]]
         part = part.astype(np.float32) / 255 if part.dtype == np.uint8 else part
         canvas = np.zeros((*self.canvas, channels), np.float32)
-        canvas[: part.shape[0], : part.shape[1]] = self.preprocessing.foreground(part, random)
+        if self.preprocessing.levels == "binary":
+            part = self.preprocessing.foreground(part, random)
+        canvas[: part.shape[0], : part.shape[1]] = part
         return canvas
+
+    def _prepared(self, grey):
+        """What of the preprocessing is done once: all of it, or what comes before a threshold."""
+        is_grey = self.preprocessing.levels == "grey"
+        return self.preprocessing.normalised(grey) if is_grey else _as_bytes(grey)
 
 
 def _as_bytes(image):
@@ -195,21 +271,32 @@ def open_crops(config: ConfigDict) -> Crops:
         raise ImageError(f"config.dataset.unreadable={dataset.unreadable!r}: 'refuse' or 'skip'")
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     skip = dataset.unreadable == "skip"
-    preprocessing = make_preprocessing(images, channels, dataset.invert, dataset.threshold, skip)
+    preprocessing = _preprocessing(dataset, images, channels)
     canvas = (dataset.canvas, dataset.canvas)
     return Crops(images, preprocessing, canvas, config.seed, skip, with_counts=True)
 
 
 def settle(config: ConfigDict) -> None:
-    """Puts into the config the number that Otsu's method finds, so that a trained model knows
-    it, and a fingerprint of the images, so that a run is not resumed with others."""
+    """Puts into the config the number that Otsu's method finds, or the usual size of grey objects,
+    so that a trained model knows it, and a fingerprint of the images, so that a run is not resumed
+    with others."""
     dataset = config.dataset
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     dataset.images = f"{len(images)} (content {images.fingerprint})"
-    if dataset.threshold == "otsu":
-        skip = dataset.unreadable == "skip"
-        made = make_preprocessing(images, config.model.channels, dataset.invert, "otsu", skip)
+    if dataset.get("levels", "binary") == "grey":
+        if dataset.diameter == "auto":
+            made = _preprocessing(dataset, images, config.model.channels)
+            dataset.diameter = f"{made.diameter:g}"
+    elif dataset.threshold == "otsu":
+        made = _preprocessing(dataset, images, config.model.channels)
         dataset.threshold = f"{made.threshold:.6f}"
+
+
+def _preprocessing(dataset: ConfigDict, images: Images, channels: int) -> Preprocessing:
+    skip = dataset.unreadable == "skip"
+    if dataset.get("levels", "binary") == "grey":
+        return make_grey(images, channels, dataset.invert, dataset.diameter, skip)
+    return make_preprocessing(images, channels, dataset.invert, dataset.threshold, skip)
 
 
 def held_out(wanted: float, images: int) -> int:
@@ -240,7 +327,9 @@ def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
 
     sides, counts, foreground = [], [], []
     for i in _evenly(len(crops), most):
-        image = crops.read([i])["image"][0].max(-1) > 0
+        image = crops.read([i])["image"][0]
+        is_grey = crops.preprocessing.levels == "grey"
+        image = normalisation.foreground(image) if is_grey else image.max(-1) > 0
         regions = skimage.measure.regionprops(skimage.measure.label(image))
         boxes = [r.bbox for r in regions if r.area > SPECK]
         sides += [max(bottom - top, right - left) for top, left, bottom, right in boxes]
@@ -276,13 +365,15 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
             f"a canvas of {crops.canvas[0]}x{crops.canvas[1]} is smaller than a sprite of "
             f"{sprite_size}; set config.dataset.canvas or config.model.sprite_size"
         )
+    said = [f"skipped: {reason}" for reason in crops.skipped]
+    if crops.preprocessing.levels == "grey":  # sizes are normalised, and parts may be clumps
+        return said
     for name, (height, width) in zip(crops.names, crops.shapes, strict=True):
         if min(height, width) < sprite_size:
             raise ImageError(
                 f"{name} has {height}x{width} pixels, and a sprite has {sprite_size}x{sprite_size};"
                 " leave such images out or set config.model.sprite_size"
             )
-    said = [f"skipped: {reason}" for reason in crops.skipped]
     if crops.counts is not None and not crops.whole:
         said.append(
             "counts are of whole images, and canvases are parts of them, so that count accuracy is "

@@ -252,6 +252,30 @@ def match_within(
     return i[is_near], j[is_near]
 
 
+def mask_precision(found: np.ndarray, true: np.ndarray, overlap: float = 0.5) -> float:
+    """The share of hits among all objects that are found or true, TP / (TP + FP + FN).
+
+    An object is a hit if its mask's intersection with a true one is at least `overlap` of their
+    union. The mean over images is what is called average precision where cells are segmented.
+
+    Args:
+        found: [H, W], a label image: 0 for the background, another number for each object.
+        true: [H, W], the same of the truth.
+        overlap: at least one half, so that no mask is a hit of two others.
+
+    Returns:
+        1 where there is no object in either.
+    """
+    common = np.zeros((int(found.max()) + 1, int(true.max()) + 1))
+    np.add.at(common, (found.ravel(), true.ravel()), 1)
+    areas, true_areas = common.sum(1), common.sum(0)
+    union = areas[:, None] + true_areas - common
+    is_hit = (common >= overlap * union)[1:, 1:] & (common[1:, 1:] > 0)
+    hits = min(is_hit.any(1).sum(), is_hit.any(0).sum())  # halves of a mask have both one half
+    total = np.count_nonzero(areas[1:]) + np.count_nonzero(true_areas[1:]) - hits
+    return float(hits / total) if total else 1.0
+
+
 def object_scores(
     scene: Scene, sprites: np.ndarray, mask: np.ndarray, centres: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:

@@ -347,15 +347,21 @@ def calibration(results: Mapping[str, dict], panel_inches: float = 1.0) -> Figur
     return figure
 
 
-def sizes(sides: np.ndarray, chosen: int, panel_inches: float = 1.0) -> Figure:
-    """How many objects have a side of so many pixels; a line marks the chosen one."""
+def sizes(
+    sides: np.ndarray,
+    chosen: float,
+    name: str = "sprite_size",
+    what: str = "the larger side of a connected part",
+    panel_inches: float = 1.0,
+) -> Figure:
+    """How many objects have a size of so many pixels; a line marks the chosen one."""
     font = LARGEST_FONT * min(panel_inches, 1)
     figure = Figure(figsize=(4 * panel_inches, 2.4 * panel_inches), layout="constrained")
     axis = figure.subplots()
     axis.hist(sides, bins=np.arange(0.5, max(*sides, chosen) + 2), color="0.65")
     axis.axvline(chosen, color=COLORS[0])
-    axis.text(chosen, axis.get_ylim()[1], f" sprite_size {chosen}", fontsize=font, va="top")
-    axis.set_xlabel("the larger side of a connected part, in pixels", fontsize=font)
+    axis.text(chosen, axis.get_ylim()[1], f" {name} {chosen:g}", fontsize=font, va="top")
+    axis.set_xlabel(f"{what}, in pixels", fontsize=font)
     axis.set_ylabel("parts", fontsize=font)
     axis.tick_params(labelsize=0.9 * font)
     axis.spines[["top", "right"]].set_visible(False)

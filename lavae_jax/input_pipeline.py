@@ -164,9 +164,11 @@ def train_batches(
 
 
 def eval_batches(
-    source: Source, batch_size: int, *, shard: ProcessShard | None = None
+    source: Source, batch_size: int, *, shard: ProcessShard | None = None, reading: int = 0
 ) -> Iterator[Batch]:
     """The examples in order, each exactly once over all processes and devices.
+
+    Examples that vary are others in each `reading`.
 
     The last batch is filled up with copies of the first example; `valid` [devices,
     batch_size / devices] is False there.
@@ -179,7 +181,8 @@ def eval_batches(
     def read(start: int) -> Batch:
         index = np.arange(start, start + batch_size)
         valid = index < len(source)
-        batch = source.read(shard.take(np.where(valid, index, 0)))
+        index = shard.take(np.where(valid, index, 0))
+        batch = source.read(index, index + reading * len(source) if reading else None)
         return _to_devices({**batch, "valid": shard.take(valid)}, shard)
 
     starts = grain.MapDataset.range(0, len(source), batch_size)

@@ -1,7 +1,7 @@
 """The likelihood of pixels, p(x | λ), which `settings.likelihood` selects by name.
 
-A likelihood is a module with the functions of `Likelihood`. To add one, write such a module, name
-it here, and add its name to `LavaeSettings.likelihood`.
+A likelihood has the functions of `Likelihood`. To add one, write it in a module of its own, name it
+here, and add its name to `LavaeSettings.likelihood`.
 """
 
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 import jax
 
 from lavae_jax import bernoulli
+from lavae_jax.gaussian_pixels import GaussianPixels
 from lavae_jax.settings import LavaeSettings
 
 
@@ -25,9 +26,8 @@ class Likelihood(Protocol):
         """Whether pixels of an image, or their means, belong to an object."""
 
 
-_BY_NAME: dict[str, Likelihood] = {"bernoulli": bernoulli}
-
-
 def of(settings: LavaeSettings) -> Likelihood:
     """The likelihood of a model."""
-    return _BY_NAME[settings.likelihood]
+    if settings.likelihood == "gaussian":
+        return GaussianPixels(settings.pixel_deviation)
+    return bernoulli

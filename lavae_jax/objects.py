@@ -2,13 +2,14 @@
 
 import csv
 import json
+import math
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lavae_jax import masks, placement
+from lavae_jax import masks, normalisation, placement
 from lavae_jax.likelihoods import Likelihood
 
 Record = dict[str, Any]  # of an image: see `record`
@@ -34,24 +35,55 @@ def measure(
     canvas: tuple[int, int],
     picture: np.ndarray | None,
     likelihood: Likelihood,
+    size: tuple[int, int] | None = None,
 ) -> list[Measured]:
     """Measures the objects of one image.
+
+    What the model sees may be a zoomed image. Here, and nowhere else, locations on it become those
+    on the user's.
 
     Args:
         location: [n, 2].
         sprites: [n, h, w, C].
         score: [n].
-        canvas: height and width of the image.
-        picture: [H, W] or [H, W, C], for the brightness of the objects.
+        canvas: height and width of the image that the model sees.
+        picture: [H, W] or [H, W, C], for the brightness of the objects; of either size.
         likelihood: decides which pixels of a sprite are foreground.
+        size: height and width of the user's image; by default, it is the canvas.
     """
     if picture is not None:
         picture = np.asarray(picture, np.float32)
         picture = picture.max(-1) if picture.ndim == 3 else picture
-    return [
+        picture = normalisation.resize(picture[..., None], canvas)[..., 0]
+    found = [
         _measure_one(*one, canvas, picture, likelihood)
         for one in zip(location, sprites, score, strict=True)
     ]
+    return [_in_image(one, canvas, size) for one in found] if size else found
+
+
+def _in_image(one: Measured, canvas: tuple[int, int], size: tuple[int, int]) -> Measured:
+    """An object on the canvas as one on an image that is `size` pixels high and wide."""
+    (row, top, height), (column, left, width) = (
+        _stretched(*span, new / old)
+        for span, old, new in zip(
+            ((one.row, one.top, one.height), (one.column, one.left, one.width)),
+            canvas,
+            size,
+            strict=True,
+        )
+    )
+    return Measured(row, column, top, left, height, width, one.score, one.brightness)
+
+
+def _stretched(centre: float, start: int, length: int, scale: float) -> tuple[float, int, int]:
+    """A centre and a span of pixels, in the pixels of an axis that has `scale` times as many.
+
+    Pixel i reaches from i - 0.5 to i + 0.5, so that the image's edges stay its edges.
+    """
+    first = math.floor(start * scale + 0.5)
+    after = max(math.floor((start + length) * scale + 0.5), first + 1)
+    return (centre + 0.5) * scale - 0.5, first, after - first
 
 
 def _measure_one(location, sprite, score, canvas, picture, likelihood) -> Measured:
@@ -87,20 +119,21 @@ def centre_of_mass(weights: np.ndarray) -> tuple[float, float]:
 
 def record(
     name: str,
-    canvas: tuple[int, int],
+    size: tuple[int, int],
     found: list[Measured],
     unexplained: float | None,
     log_p: float | None,
 ) -> Record:
     """The record of an image.
 
+    size: height and width of the user's image.
     unexplained: the share of its foreground that no sprite covers; None if it has none.
     log_p: the bound on log p(x) in nats, where the image is binary.
     """
     return {
         "image": name,
-        "height": canvas[0],
-        "width": canvas[1],
+        "height": size[0],
+        "width": size[1],
         "count": len(found),
         "unexplained": None if unexplained is None else float(unexplained),
         "log_p": log_p,

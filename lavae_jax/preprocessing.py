@@ -1,7 +1,9 @@
 """From an image as it was taken to what a model sees: bright objects on a black canvas.
 
-Preprocessing belongs to a model. It is chosen when the model is trained, stored in the config that
-is saved with its weights, and applied to raw images wherever the model is used.
+That is a binary image of the same size or, for grey levels, one of normalised contrast that is
+zoomed to the usual size of objects (see `normalisation`). Preprocessing belongs to a model. It is
+chosen when the model is trained, stored in the config that is saved with its weights, and applied
+to raw images wherever the model is used.
 """
 
 import dataclasses
@@ -10,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lavae_jax import normalisation
 from lavae_jax.errors import UserError
 
 GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
@@ -40,13 +43,22 @@ class Preprocessing:
         threshold: pixels above it, on a scale from 0 to 1, are foreground. "auto" finds one for
             each image (see `auto_threshold`). "stochastic" makes a pixel foreground with its
             value for a probability, anew at each draw; this is for training.
+        levels: "binary", or "grey": normalised and zoomed, without a threshold.
+        diameter: of the usual object of the collection, in pixels of raw images. Grey levels have
+            one; it stands in where an image shows too few objects to tell.
     """
 
     channels: int
     invert: bool = False
     threshold: float | Literal["auto", "stochastic"] = "auto"
+    levels: Literal["binary", "grey"] = "binary"
+    diameter: float | None = None
 
     def __post_init__(self):
+        if self.levels not in ("binary", "grey"):
+            raise ImageError(f"levels={self.levels!r} must be 'binary' or 'grey'")
+        if self.levels == "grey" and not (self.diameter and self.diameter > 0):
+            raise ImageError(f"diameter={self.diameter}: grey levels need that of the usual object")
         if self.channels not in (1, 3):
             raise ImageError(f"channels={self.channels} must be 1 or 3")
         is_number = not isinstance(self.threshold, str)
@@ -97,9 +109,29 @@ class Preprocessing:
             threshold = auto_threshold(grey)
         return (grey > threshold).astype(np.float32)
 
+    def normalised(self, grey: np.ndarray) -> np.ndarray:
+        """The grey image that a model sees: without background, and zoomed.
+
+        Args:
+            grey: levels [H, W, channels], from `grey`.
+
+        Returns:
+            [H', W', channels], float32 from 0 to 1.
+        """
+        levels = normalisation.normalise(grey)
+        usual = normalisation.usual_diameter(normalisation.diameters(levels), self.diameter)
+        return normalisation.resize(levels, normalisation.zoomed(grey.shape[:2], usual))
+
+    def seen(self, grey: np.ndarray) -> np.ndarray:
+        """What the model sees of levels [H, W, channels] from `grey`: binary or normalised."""
+        return self.normalised(grey) if self.levels == "grey" else self.foreground(grey)
+
     def __call__(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
-        """What the model sees of a raw image: [H, W, channels], 0 or 1."""
-        return self.foreground(self.grey(image, name))
+        """What the model sees of a raw image: [H, W, channels], float32 from 0 to 1.
+
+        Of grey levels, height and width are not those of the raw image.
+        """
+        return self.seen(self.grey(image, name))
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> "Preprocessing":
@@ -114,7 +146,10 @@ class Preprocessing:
             threshold = 0.5
         elif threshold not in ("auto", "otsu"):  # a trained model has a number for otsu
             threshold = float(threshold)
-        return cls(config["model"]["channels"], bool(dataset.get("invert", False)), threshold)
+        channels, invert = config["model"]["channels"], bool(dataset.get("invert", False))
+        if dataset.get("levels", "binary") == "grey":
+            return cls(channels, invert, levels="grey", diameter=float(dataset["diameter"]))
+        return cls(channels, invert, threshold)
 
 
 def as_levels(image: np.ndarray, name: str = "an image") -> np.ndarray:

@@ -137,7 +137,8 @@ class LavaeSettings:
     prior: the paper's where a config does not say, as those of old do not.
     composition: how sprites make the intensity λ: their `sum`, as in the paper, or each `over`
         those of earlier slots, which it hides.
-    likelihood: of a pixel given λ (see `likelihoods`).
+    likelihood: of a pixel given λ (see `likelihoods`): `bernoulli` for binary images, and for grey
+        ones `gaussian`, with the width `pixel_deviation`.
     activations: the type of the activations of convolutional networks. bfloat16 halves the memory
         traffic of a step on accelerators.
     packed_pixels: so many pixels share the lanes of a TPU in these networks (see
@@ -159,7 +160,8 @@ class LavaeSettings:
     min_object_probability: float = 0.5
     prior: PriorSettings = PriorSettings(kind="normal")
     composition: Literal["sum", "over"] = "sum"
-    likelihood: Literal["bernoulli"] = "bernoulli"
+    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
+    pixel_deviation: float = 0.1
     activations: Literal["float32", "bfloat16"] = "float32"
     packed_pixels: Literal[1, 2] = 1
 
@@ -168,6 +170,8 @@ class LavaeSettings:
         for name in ("channels", "sprite_size", "max_objects", "latent_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model {name}={getattr(self, name)} must be at least 1")
+        if not self.pixel_deviation > 0:
+            raise ValueError(f"model pixel_deviation={self.pixel_deviation} must be above 0")
         if not 0 < self.min_object_probability < 1:
             raise ValueError(
                 f"model min_object_probability={self.min_object_probability} must be a probability "

@@ -298,3 +298,23 @@ def test_placed_sprites_agree_with_the_composer():
     for image, locations in zip(drawn.image, drawn.locations, strict=True):
         placed = evaluation.placed_sprites(locations, np.ones((2, 5, 5, 1)), (20, 20))
         np.testing.assert_array_equal(placed.sum(0), image[..., 0] / 255)
+
+
+def test_masks_that_overlap_enough_are_hits():
+    true = np.zeros((4, 10), int)
+    true[:, :4], true[:, 6:] = 1, 5  # numbers may be left out
+    assert evaluation.mask_precision(true, true) == 1
+    assert evaluation.mask_precision(np.zeros_like(true), true) == 0
+    assert evaluation.mask_precision(true * 0, true * 0) == 1
+    found = np.zeros_like(true)
+    found[:, :3] = 9  # 12 of 16 pixels of the first: 0.75
+    assert evaluation.mask_precision(found, true, 0.75) == 1 / 2
+    assert evaluation.mask_precision(found, true, 0.76) == 0 / 3
+    found[:2, 3] = 2  # a further object, no hit
+    assert evaluation.mask_precision(found, true, 0.5) == 1 / 3
+
+
+def test_halves_of_a_mask_are_one_hit():
+    true = np.ones((2, 4), int)
+    found = np.repeat([[1, 1, 2, 2]], 2, axis=0)
+    assert evaluation.mask_precision(found, true, 0.5) == 1 / 2

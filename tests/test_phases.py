@@ -10,7 +10,7 @@ from micro import Drawn, metrics, train
 from micro import config as micro_config
 
 from lavae_jax import inference, model, networks, vae
-from lavae_jax.training import calibration, elbo, loop, phases, step, tasks
+from lavae_jax.training import calibration, elbo, loop, phases, sleep, step, tasks
 
 TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}
 
@@ -154,7 +154,12 @@ def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):
     monkeypatch.setattr(calibration, "SCENES", 64)
     monkeypatch.setattr(calibration, "fit_logistic", lambda *_: (0.5, 0.25))
     objects = np.ones((1, 9, 9, 1), np.float32)
-    scale, shift = calibration.fit(module, variables, objects, (24, 24), 2)
+    scale, shift = calibration.fit(
+        module,
+        variables,
+        objects,
+        lambda objects, keys: sleep.compose(objects, keys, (24, 24), 2, 0.0),
+    )
 
     def log_odds(module, x):
         return inference.object_logits(module.settings, inference.location_logits(module.lavae, x))

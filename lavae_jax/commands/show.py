@@ -8,7 +8,8 @@ and colour for multi_dsprites. Ground truth centres are marked.
     lavae show --path=my_images/ --invert
 
 shows images of your own as a model would see them, and the sizes of their connected parts
-(..._sizes.png), and proposes the settings to train with.
+(..._sizes.png), and proposes the command to train with. Grey images of solid objects are normalised
+(see `--levels`); of others, a threshold makes binary images.
 """
 
 import pathlib
@@ -18,8 +19,9 @@ import numpy as np
 from absl import app, flags
 
 from lavae_jax import crops as custom
-from lavae_jax import figures, gallery, images, input_pipeline
+from lavae_jax import figures, gallery, images, input_pipeline, normalisation
 from lavae_jax.commands import data_flags, program, scene_data
+from lavae_jax.preprocessing import ImageError, Preprocessing
 
 flags.adopt_module_key_flags(data_flags)
 SPLIT = flags.DEFINE_string("split", "test", "train, test or test_7.")
@@ -32,6 +34,13 @@ PATH = flags.DEFINE_string(
 MEMBER = flags.DEFINE_string("member", "", "The array of an .npz, or the split of a TFDS data set.")
 INVERT = flags.DEFINE_bool("invert", False, "Objects are dark on a bright background.")
 THRESHOLD = flags.DEFINE_string("threshold", "otsu", "A number from 0 to 1, otsu or stochastic.")
+LEVELS = flags.DEFINE_enum(
+    "levels",
+    "auto",
+    ["auto", "grey", "binary"],
+    "What the model sees: grey levels, normalised and zoomed to the usual size of objects, or the "
+    "foreground above --threshold. auto: grey where images are grey and their objects solid.",
+)
 CHANNELS = flags.DEFINE_integer("channels", 1, "Of the model: 1 or 3.")
 
 LARGEST = 512  # pixels, of the crops that sizes are measured in
@@ -63,6 +72,8 @@ def describe(example: dict) -> str:
 def show_images(output: pathlib.Path) -> None:
     """The user's own, and what to train with."""
     opened = images.open_images(PATH.value, MEMBER.value, data_flags.DATA_DIR.value)
+    if _is_grey(opened):
+        return _show_grey(opened, output)
     preprocessing = custom.make_preprocessing(
         opened, CHANNELS.value, INVERT.value, THRESHOLD.value, skip_unreadable=True
     )
@@ -93,27 +104,90 @@ def show_images(output: pathlib.Path) -> None:
         "dataset.canvas": canvas,
         "model.sprite_size": proposed.sprite_size,
         "model.max_objects": proposed.max_objects,
-        **({"dataset.invert": True} if INVERT.value else {}),
         **({"dataset.threshold": THRESHOLD.value} if THRESHOLD.value != "otsu" else {}),
-        **({"dataset.member": MEMBER.value} if MEMBER.value else {}),
-        **({"dataset.data_dir": data_flags.DATA_DIR.value} if data_flags.DATA_DIR.value else {}),
-        **({"dataset.unreadable": "skip"} if whole.skipped else {}),
-        **({"model.channels": CHANNELS.value} if CHANNELS.value != 1 else {}),
+        **_settings_of_flags(bool(whole.skipped)),
     }
-    command = ["lavae", "train", "--config=images:cpu"]
-    command += [f"--config.{name}={value}" for name, value in settings.items()]
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
         f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected parts "
         f"in {len(found.count)} of them, of {np.median(found.side):.0f} pixels (median), the "
         f"largest {found.side.max()}\nwritten to {output} and {histogram}\n"
-        f"to train:\n  {shlex.join(command)}"
+        f"to train:\n  {_command('cpu', settings)}"
     )
     if 2 * proposed.sprite_size > canvas:
         print(
             f"parts of up to {found.side.max()} pixels are hardly objects: if the threshold cuts "
             f"through the background (see {output}), try another, such as --threshold=0.5"
         )
+
+
+def _settings_of_flags(skipped: bool) -> dict:
+    """What the flags say that differs from a config's defaults."""
+    return {
+        **({"dataset.invert": True} if INVERT.value else {}),
+        **({"dataset.member": MEMBER.value} if MEMBER.value else {}),
+        **({"dataset.data_dir": data_flags.DATA_DIR.value} if data_flags.DATA_DIR.value else {}),
+        **({"dataset.unreadable": "skip"} if skipped else {}),
+        **({"model.channels": CHANNELS.value} if CHANNELS.value != 1 else {}),
+    }
+
+
+def _command(recipe: str, settings: dict) -> str:
+    fields = [f"--config.{name}={value}" for name, value in settings.items()]
+    return shlex.join(["lavae", "train", f"--config=images:{recipe}", *fields])
+
+
+# --- grey images -----------------------------------------------------------------
+
+
+def _is_grey(opened: images.Images) -> bool:
+    if LEVELS.value != "auto" or THRESHOLD.present or not len(opened):
+        return LEVELS.value == "grey"
+    try:
+        return custom.suits_grey(opened, Preprocessing(CHANNELS.value, INVERT.value))
+    except ImageError:
+        return False  # a file cannot be read, which is reported later
+
+
+def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
+    raw = Preprocessing(CHANNELS.value, INVERT.value)
+    found = custom.components(opened, raw, skip_unreadable=True)
+    usual = custom.usual_diameter(found)
+    preprocessing = Preprocessing(CHANNELS.value, INVERT.value, levels="grey", diameter=usual)
+    panels, zooms, skipped = [], [], []
+    for i in _shown(len(opened)):
+        try:
+            grey = preprocessing.grey(opened[i], opened.names[i])
+        except ImageError as error:
+            skipped.append(str(error))
+            continue
+        seen = preprocessing.seen(grey)
+        zooms.append(seen.shape[0] / grey.shape[0])
+        panels += [
+            figures.Panel(grey, f"{opened.names[i]}"),
+            figures.Panel(seen, f"zoom {zooms[-1]:.2f}"),
+        ]
+    for reason in skipped:
+        print(f"not read: {reason}")
+    caption = f"{PATH.value}: each image, and beside it what the model sees."
+    grid = figures.panels(figures.in_rows(panels, 8), caption=caption, panel_inches=1.2)
+    figures.save(grid, output)
+    objects = np.concatenate([one.objects for one in found])
+    clumps = sum(int((~one.is_solid).sum()) for one in found)
+    histogram = output.with_name(f"{output.stem}_sizes{output.suffix}")
+    title = "diameter of a solid connected part"
+    figures.save(figures.sizes(objects, usual, "diameter", title), histogram)
+    low, high = np.quantile(objects, [0.05, 0.95])
+    has_skipped = bool(skipped) or len(found) < min(len(opened), custom.SIZED_IMAGES)
+    settings = {"dataset.path": PATH.value, **_settings_of_flags(has_skipped)}
+    print(
+        f"{len(opened):,} grey images; in {len(found)} of them {len(objects):,} connected parts "
+        f"that are probably one object each, of {usual:g} pixels (usual), {low:.0f} to {high:.0f} "
+        f"(5 to 95 %), and {clumps:,} that are clumps or no objects. Images are zoomed until the "
+        f"usual object has {normalisation.STANDARD:g} pixels: by {min(zooms):.2f} to "
+        f"{max(zooms):.2f} in those that are shown\nwritten to {output} and {histogram}\n"
+        f"to train:\n  {_command('grey', settings)}"
+    )
 
 
 def _shown(length: int) -> range:

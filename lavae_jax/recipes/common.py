@@ -258,6 +258,33 @@ def lavae_sleep(
     }
 
 
+def lavae_grey(config: ConfigDict) -> None:
+    """For 2 cores and grey images, whose objects may touch: networks that learn pasted scenes.
+
+    Images are zoomed until the usual object has a diameter of 12 pixels (see `normalisation`), so
+    that no size depends on them.
+    """
+    config.model.sprite_size = 31
+    _small_networks(config, decoder_width=256)
+    config.batch_size = 16
+    config.dataset.update(levels="grey", diameter="auto")  # or that of the usual object, in pixels
+    config.model.update(max_objects=24, latent_size=24, support="peaks", likelihood="gaussian")
+    config.model.update(peak_radius=2, min_object_probability=0.5, pixel_deviation=0.1)
+    del config.optimizer, config.curriculum
+    config.curriculum = {
+        "phases": ("pasted", "portraits"),
+        "pasted": {
+            "steps": 3_000,
+            "learning_rate": 6e-3,
+            "positive_weight": 20.0,  # of a pixel that is marked
+            "localisation_weight": 4.0,  # of telling it from the 8 around it
+            "max_objects": 21,  # of a scene
+            "objects": 4_096,
+        },
+        "portraits": {"steps": 1_500, "learning_rate": 3e-3},
+    }
+
+
 def lavae_mixture(
     config: ConfigDict,
     *,

@@ -23,6 +23,7 @@ def get_config(recipe: str = "cpu"):
     }
     recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
     recipes["sleep"] = functools.partial(recipes["sleep"], steps=2_000, steps_again=4_000)
+    recipes["grey"] = common.lavae_grey
     config = common.make(config, recipe, **recipes)
     common.follow_sprite_size(config)
     return config

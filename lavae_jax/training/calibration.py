@@ -6,6 +6,9 @@ two numbers a > 0 and b with which a l + b, for log-odds l, predicts that best (
 part of the network's last layer.
 """
 
+from collections.abc import Callable
+
+import chex
 import jax
 import numpy as np
 import scipy.optimize
@@ -13,30 +16,31 @@ import scipy.special
 
 from lavae_jax import counting, inference, model
 from lavae_jax.model import Variables
-from lavae_jax.training import sleep
+from lavae_jax.training.sleep import ComposedScenes
 from lavae_jax.training.trainee import Trainee
 
 SCENES, BATCH = 2_048, 64
 SEED = 32  # of the scenes; any number
 LOWEST = -10.0  # log-odds below which a peak is not looked at
 
+Compose = Callable[[jax.Array, chex.PRNGKey], ComposedScenes]  # of objects, a scene for each key
+
 
 def fit(
     module: Trainee,
     variables: Variables,
     objects: np.ndarray,
-    canvas: tuple[int, int],
-    max_objects: int,
+    compose: Compose,
 ) -> tuple[float, float]:
     """The scale and shift of the location network's logits that make its log-odds calibrated.
 
     Args:
-        objects: [K, h, h, C], which scenes of up to `max_objects` are composed of.
+        objects: [K, h, h, C], which scenes are composed of.
     """
     settings = module.settings
 
     def observe(module, objects, keys):
-        scenes = sleep.compose(objects, keys, canvas, max_objects, augmented_share=0.0)
+        scenes = compose(objects, keys)
         h_loc = inference.location_logits(module.lavae, scenes.image)
         log_odds = inference.object_logits(settings, h_loc)
         peaks = counting.peaks(log_odds, LOWEST, settings.peak_radius)

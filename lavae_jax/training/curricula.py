@@ -7,6 +7,7 @@ ELBO, which leaves that frozen; `mixture` learns p(z_app) after it (see `mixture
 `sleep` has `auxiliary`, `sleep`, `appearance`, `overlap`: the location network learns scenes that
 are composed of isolated objects (see `sleep`), and at the end the appearance network does, too.
 `sleep_again` follows `sleep` where objects of the training images overlap.
+The recipe `grey` of custom images has `pasted`, `portraits`: both on grey scenes (see `pasting`).
 
 A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
 """
@@ -31,7 +32,7 @@ from lavae_jax import (
     warmup,
 )
 from lavae_jax.diagnostics import Masked
-from lavae_jax.training import calibration, mixture, phases, schedules, sleep, trainee
+from lavae_jax.training import calibration, mixture, pasting, phases, schedules, sleep, trainee
 from lavae_jax.training.elbo import elbo_loss, elbo_metrics, means
 from lavae_jax.training.phases import Phase, Prepared, Reconstruction, Task
 from lavae_jax.training.trainee import Trainee
@@ -300,11 +301,97 @@ def _calibrate(
     if saved is not None:
         return Prepared(saved=saved)
     objects = collect(module, variables, images, settings)
-    x = next(iter(images.batches()))
-    scale, shift = calibration.fit(module, variables, objects, x.shape[1:3], settings.max_objects)
+    canvas = next(iter(images.batches())).shape[1:3]
+
+    def compose(objects, keys):
+        return sleep.compose(objects, keys, canvas, settings.max_objects, augmented_share=0.0)
+
+    return _calibrated(module, variables, objects, compose)
+
+
+def _calibrated(module: Trainee, variables, objects, compose: calibration.Compose) -> Prepared:
+    """The calibrated location network, and by how much it was changed."""
+    scale, shift = calibration.fit(module, variables, objects, compose)
     location = networks.scale_logits(variables["params"]["lavae"]["location"], scale, shift)
     saved = {"calibration": np.array([scale, shift], np.float32)}
     return Prepared({"lavae.location": location}, saved)
+
+
+# --- grey images ---------------------------------------------------------------
+
+
+def _pasted(config: ConfigDict) -> Phase:
+    """The location network, on grey scenes that are pasted together of isolated objects."""
+    settings = config.curriculum.pasted
+
+    def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
+        return Prepared(constants={"objects": _grey_objects(module, images, settings.objects)})
+
+    def loss(module: Trainee, x, keys, step, objects):
+        lavae = module.settings
+        scenes = pasting.compose(objects, keys, x.shape[1:3], settings.max_objects)
+        h_loc = inference.location_logits(module.lavae, scenes.image)
+        loss = warmup.detection_loss(
+            inference.object_logits(lavae, h_loc),
+            scenes.marked,
+            settings.positive_weight,
+            settings.localisation_weight,
+        )
+        counts = {
+            "inferred_count": inference.detect(lavae, h_loc).count,
+            "target_count": scenes.count,
+        }
+        return loss, {"detection_loss": loss, **means(counts)}
+
+    rates = {"lavae.location": schedules.cosine(settings)}
+    return Phase("pasted", settings.steps, loss, rates, prepare)
+
+
+def _portraits(config: ConfigDict) -> Phase:
+    """The appearance network and the decoder, on objects among others in pasted scenes.
+
+    Before the first step, the location network is calibrated.
+    """
+    settings, pasted = config.curriculum.portraits, config.curriculum.pasted
+
+    def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
+        objects = _grey_objects(module, images, pasted.objects)
+        constants = {"objects": objects}
+        if images.is_sample:
+            return Prepared(saved=np.zeros(2, np.float32), constants=constants)
+        if saved is not None:
+            return Prepared(saved=saved, constants=constants)
+        canvas = next(iter(images.batches())).shape[1:3]
+
+        def compose(objects, keys):
+            return pasting.compose(objects, keys, canvas, pasted.max_objects)
+
+        calibrated = _calibrated(module, variables, objects, compose)
+        return calibrated._replace(constants=constants)
+
+    def loss(module: Trainee, x, keys, step, objects):
+        return pasting.portrait_loss(module, objects, keys, x.shape[1:3], pasted.max_objects)
+
+    parts = ("lavae.appearance", "lavae.decoder")
+    rates = dict.fromkeys(parts, schedules.cosine(settings))
+    saved = {"calibration": np.zeros(2, np.float32)}
+    return Phase("portraits", settings.steps, loss, rates, prepare, saved)
+
+
+READINGS = 8  # of images that vary, to find objects in
+
+
+def _grey_objects(module: Trainee, images, number: int) -> np.ndarray:
+    """Isolated objects of normalised images."""
+    side, channels = module.settings.sprite_size, module.settings.channels
+    if images.is_sample:
+        return np.zeros((number, side, side, channels), np.float32)
+    readings = range(READINGS if images.varies else 1)
+    batches = (batch for reading in readings for batch in images.batches(reading))
+    return pasting.collect(batches, side, channels, number)
+
+
+# --- what the phases share -------------------------------------------------------
 
 
 def _locate_objects(config: ConfigDict, module: Trainee, variables, images) -> Cache | None:
@@ -348,4 +435,6 @@ PHASES = {
     "appearance": _appearance,
     "overlap": _overlap,
     "mixture": _mixture,
+    "pasted": _pasted,
+    "portraits": _portraits,
 }

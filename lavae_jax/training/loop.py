@@ -404,9 +404,11 @@ class AllImages:
     def __len__(self) -> int:
         return len(self._source)
 
-    def batches(self) -> Iterator[np.ndarray]:
+    def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
         started = reported = time.monotonic()
-        batches = input_pipeline.eval_batches(self._source, self._batch_size, shard=ProcessShard())
+        batches = input_pipeline.eval_batches(
+            self._source, self._batch_size, shard=ProcessShard(), reading=reading
+        )
         for number, batch in enumerate(batches, 1):
             yield batch["image"][0]
             done, now = number * self._batch_size, time.monotonic()
@@ -428,7 +430,7 @@ class OneBatch(NamedTuple):
     def __len__(self) -> int:
         return len(self.images)
 
-    def batches(self) -> Iterator[np.ndarray]:
+    def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
         yield self.images
 
 

@@ -26,8 +26,9 @@ class TrainingImages(Protocol):
     varies: bool  # whether an example differs from one reading to the next, as random crops do
     is_sample: bool  # whether these are a few that stand for all, to see how long a step takes
 
-    def batches(self) -> Iterator[np.ndarray]:
-        """Batches [B, H, W, C] of one size; the last one is padded."""
+    def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
+        """Batches [B, H, W, C] of one size; the last one is padded. Images that vary are others in
+        each reading."""
 
     def __len__(self) -> int: ...
 

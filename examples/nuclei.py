@@ -1,0 +1,136 @@
+"""Nuclei in micrographs, found without labels and compared with classical segmentation.
+
+    python examples/nuclei.py --data=FOLDER --make=nuclei/
+    lavae show --path=nuclei/train
+    lavae train --config=images:grey --config.dataset.path=nuclei/train --workdir=runs/nuclei
+    lavae infer --checkpoint=runs/nuclei --images=nuclei/test --output=nuclei.jsonl
+    python examples/nuclei.py --data=FOLDER --score=nuclei.jsonl
+
+FOLDER has `images/`, and `labels/` with a label image of the same name for each: 0 for the
+background and another number for each nucleus. Of the images, sorted by name, every fifth is for
+testing, beginning with the first. Labels are for scoring only. One set that can be brought into
+this form is BBBC038, of the Broad Bioimage Benchmark Collection.
+"""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import tqdm
+from absl import app, flags
+from PIL import Image
+
+from lavae_jax import classical, evaluation
+from lavae_jax.images import read_image
+
+DATA = flags.DEFINE_string("data", None, "The folder with images/ and labels/.")
+MAKE = flags.DEFINE_string("make", "", "A folder to write train/ and test/ to.")
+SCORE = flags.DEFINE_string("score", "", "What `lavae infer` wrote of the test images as .jsonl.")
+PART = flags.DEFINE_enum("part", "test", ["train", "test"], "The images to score.")
+flags.mark_flag_as_required("data")
+
+NEAR = 5.0  # pixels within which a centre is right
+OVERLAPS = np.arange(0.5, 0.91, 0.1)  # of masks: intersection over union
+COLUMNS = ("precision", "recall", "F1", "count error", "exact", "AP 0.5", "AP 0.5-0.9")
+
+
+def part(name: str) -> list[pathlib.Path]:
+    files = sorted((pathlib.Path(DATA.value) / "images").iterdir())
+    return [file for i, file in enumerate(files) if (i % 5 == 0) == (name == "test")]
+
+
+def make(folder: pathlib.Path) -> None:
+    for name in ("train", "test"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file in part(name):
+            shutil.copy(file, folder / name)
+        print(f"{folder / name}: {len(part(name))} images")
+
+
+# --- what is found -------------------------------------------------------------
+
+# Of an image: centres [n, 2] and, if there are masks, a label image.
+Found = tuple[np.ndarray, np.ndarray | None]
+
+
+def of_model(path: str) -> dict[str, Found]:
+    records = map(json.loads, pathlib.Path(path).read_text().splitlines())
+    return {record["image"]: _of_record(record) for record in records}
+
+
+def _of_record(record: dict) -> Found:
+    things = record["objects"]
+    centres = np.array([[thing["row"], thing["column"]] for thing in things]).reshape(-1, 2)
+    if not all("mask" in thing for thing in things):
+        return centres, None
+    labels = np.zeros(record["height"] * record["width"], np.int32)
+    for number, thing in enumerate(things, 1):
+        edges = np.cumsum(thing["mask"]["counts"])  # COCO's run lengths: 0 and 1 in turn
+        for start, stop in zip(edges[::2], edges[1::2], strict=False):
+            labels[start:stop] = number
+    return centres, labels.reshape(record["height"], record["width"], order="F")
+
+
+def of_method(method: classical.Method, file: pathlib.Path) -> Found:
+    """By a classical method, with Otsu's threshold for each image."""
+    image = np.asarray(read_image(file), np.float32)
+    labels = method((image > classical.threshold(image))[..., None])
+    return evaluation.true_centres(labels), labels
+
+
+# --- scores --------------------------------------------------------------------
+
+
+def row(found: dict[str, Found], truth: dict[str, np.ndarray]) -> list[float]:
+    """The scores of a method; nan where there are no masks."""
+    hits = claimed = total = 0
+    errors, precisions = [], []
+    for name, true in truth.items():
+        centres, labels = found[name]
+        expected = evaluation.true_centres(true)
+        hits += len(evaluation.match_within(centres, expected, NEAR)[0])
+        claimed, total = claimed + len(centres), total + len(expected)
+        errors.append(abs(len(centres) - len(expected)))
+        if labels is not None:
+            each = [evaluation.mask_precision(labels, true, overlap) for overlap in OVERLAPS]
+            precisions.append(each)
+    precision, recall = hits / max(claimed, 1), hits / max(total, 1)
+    harmonic = 2 * hits / max(claimed + total, 1)
+    average = np.mean(precisions, axis=0) if precisions else np.full(len(OVERLAPS), np.nan)
+    errors = np.array(errors)
+    counts = errors.mean(), (errors == 0).mean()
+    return [precision, recall, harmonic, *counts, average[0], average.mean()]
+
+
+def _numbered(labels: np.ndarray) -> np.ndarray:
+    """A label image whose objects are 1 to n."""
+    in_order = np.unique(np.append(labels, 0), return_inverse=True)[1]
+    return in_order[:-1].reshape(labels.shape)
+
+
+def score(path: str) -> None:
+    files = part(PART.value)
+    labels = pathlib.Path(DATA.value) / "labels"
+    truth = {file.name: _numbered(np.asarray(Image.open(labels / file.name))) for file in files}
+    rows = {"LAVAE": row(of_model(path), truth)}
+    for name, method in classical.METHODS.items():
+        progress = tqdm.tqdm(files, desc=name, delay=3.0)
+        rows[f"Otsu, {name}"] = row({f.name: of_method(method, f) for f in progress}, truth)
+    print(f"{len(files)} images; a hit is within {NEAR:g} pixels")
+    print(f"{'':28}" + "".join(f"{column:>12}" for column in COLUMNS))
+    for name, values in rows.items():
+        print(f"{name:28}" + "".join(f"{value:12.3f}" for value in values))
+
+
+def main(_):
+    if not MAKE.value and not SCORE.value:
+        raise app.UsageError("give --make or --score")
+    if MAKE.value:
+        make(pathlib.Path(MAKE.value))
+    if SCORE.value:
+        score(SCORE.value)
+
+
+if __name__ == "__main__":
+    app.run(main)
