@@ -3,7 +3,7 @@
     model = lavae_jax.load("mnist1k")
     scene = model.infer(images)
 
-What is exported here is imported when it is first used.
+The exported names are imported when they are first used.
 """
 
 import importlib

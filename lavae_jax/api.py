@@ -1,9 +1,9 @@
-"""Trained models, to be used: `load` one, then infer, render, edit and sample.
+"""Trained models: `load` one, then infer, render, edit and sample scenes.
 
-A model takes raw images: it applies the preprocessing that it was trained with. Its methods take
+A model takes raw images and applies the preprocessing that it was trained with. Its methods take
 arrays of any length and process them in batches on all local devices. Under `jax.jit` and
 `jax.grad`, where only shapes are known, `infer`, `render`, `sprites` and `bound` are pure functions
-that compute the whole batch at once; images must then be as the model sees them, 0 or 1.
+that compute the whole batch at once. Images must then be preprocessed: 0 or 1 for a binary model.
 """
 
 import dataclasses
@@ -47,8 +47,8 @@ from lavae_jax.settings import LavaeSettings
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
-MOSTLY_UNEXPLAINED = 0.5  # the share of the foreground that is out of reach of all objects
-CHECKED_IMAGES = 64  # on which warnings are based
+MOSTLY_UNEXPLAINED = 0.5  # share of the foreground out of reach of all objects; more: a warning
+CHECKED_IMAGES = 64  # only the first so many are checked for warnings
 
 
 # --- arguments ---------------------------------------------------------------
@@ -63,7 +63,7 @@ def _canvas(canvas: Any) -> tuple[int, int]:
 
 
 def _image_keys(key: Key, indices: Sequence[int]) -> chex.PRNGKey:
-    """A key for the image of each index, whatever batches they come in."""
+    """One key per image, derived from its index alone, so that batching makes no difference."""
     key = _as_key(key)
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(indices, np.int32))
 
@@ -80,7 +80,18 @@ def _as_key(key: Key) -> chex.PRNGKey:
 
 
 def as_batch(images, channels: int):
-    """Images as [B, H, W, C], for a batch, or for one image."""
+    """Adds the batch and channel axes that images lack.
+
+    Args:
+        images: [B, H, W, C] or [H, W, C], with C = 1 or 3; [B, H, W] or [H, W].
+        channels: C of the model; only error messages depend on it.
+
+    Returns:
+        [B, H, W, C]; B = 1 for one image.
+
+    Raises:
+        ImageError: the images have another shape.
+    """
     shape = images.shape
     if len(shape) == 2 or (len(shape) == 3 and shape[-1] not in (1, 3)):
         images = images[..., None]  # [H, W] or [B, H, W]
@@ -101,7 +112,7 @@ def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
 
 
 def _refuse_large(x, purpose: str) -> None:
-    """Refuses images for which whole maps of pixels would not fit into memory."""
+    """Refuses images for which maps of all pixels would not fit into memory."""
     if not is_traced(x) and tiles.is_large(x.shape[1:3]):
         raise ImageError(
             f"images of {x.shape[1]}x{x.shape[2]} are too large for {purpose}, which takes up to "
@@ -137,11 +148,18 @@ class _Trained:
         self.module, self.variables, self.config = module, variables, config
         self.batch_size = batch_size
         self.preprocessing = preprocessing or Preprocessing.of_config(config)
-        self.folder: pathlib.Path | None = None  # that it was loaded from
+        self.folder: pathlib.Path | None = None  # where it was loaded from
         self.fingerprint = _fingerprint(variables)
 
     def with_preprocessing(self, **changes):
-        """The same model with another `invert`, `threshold` or `diameter`; see `Preprocessing`."""
+        """Returns the same model with other preprocessing.
+
+        Args:
+            **changes: fields of `Preprocessing`, such as `invert`, `threshold` or `diameter`.
+
+        Returns:
+            A new model.
+        """
         return self._changed(preprocessing=dataclasses.replace(self.preprocessing, **changes))
 
     def _changed(self, module=None, preprocessing=None):
@@ -158,7 +176,7 @@ class _Trained:
     # --- images ------------------------------------------------------------------
 
     def preprocess(self, images) -> np.ndarray | list[np.ndarray]:
-        """What the model sees of raw images.
+        """Converts raw images to what the model sees.
 
         Args:
             images: [B, H, W, C], [B, H, W], one image, or a list of images of different sizes.
@@ -167,8 +185,11 @@ class _Trained:
 
         Returns:
             [B, H, W, C], float32 from 0 to 1; a list of [H, W, C] for images of different sizes.
-            A model of grey levels sees each image zoomed (see `normalisation`), so these sizes
-            need not be those of the raw images.
+            A model of grey levels sees each image zoomed (see `normalisation`), so these sizes may
+            differ from those of the raw images.
+
+        Raises:
+            ImageError: an image has an unexpected shape, type or range.
         """
         if not _is_list_of_arrays(images):
             return _stacked(self._see(as_batch(np.asarray(images), self.channels)))
@@ -180,14 +201,14 @@ class _Trained:
     def _see(self, images: np.ndarray) -> np.ndarray | list[np.ndarray]:
         high = 255 if images.dtype == np.uint8 else 1
         is_as_seen = self.preprocessing.levels == "binary" and images.shape[-1] == self.channels
-        if is_as_seen and is_binary(images, high):  # at once
+        if is_as_seen and is_binary(images, high):  # all at once
             seen = (images == high).astype(np.float32)
             return 1 - seen if self.preprocessing.invert else seen
         seen = [self.preprocessing(image, "an image") for image in images]
         return seen or np.zeros((0, *images.shape[1:3], self.channels), np.float32)
 
     def _seen_or_traced(self, images):
-        """What the model sees; under jit, images must be so already."""
+        """Preprocesses images; under jit, they must be preprocessed already."""
         if not isinstance(images, jax.core.Tracer):
             return self.preprocess(images)
         images = as_batch(images, self.channels)
@@ -205,7 +226,7 @@ class _Trained:
         indices = range(len(x)) if indices is None else indices
         if len(indices) != len(x):
             raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
-        # About ten times as many samples at once as images otherwise.
+        # About ten times as many samples at once as images elsewhere.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
         return self._run(function, x, _image_keys(key, indices), batch_size=size, progress=progress)
@@ -243,18 +264,30 @@ def _is_list_of_arrays(images) -> bool:
 class Model(_Trained):
     """A trained LAVAE.
 
-    It finds objects like those that it was trained on, at most `settings.sprite_size` pixels
-    large, that do not overlap, on a canvas of any size.
+    It finds objects like those that it was trained on, up to `settings.sprite_size` pixels large,
+    on a canvas of any size. Objects may overlap only if the model was trained on overlapping
+    objects (see its model card).
+
+    Attributes:
+        module: the networks and their settings.
+        variables: parameters and batch statistics.
+        config: the config of the training run.
+        batch_size: how many images of 64x64 are processed at once.
+        preprocessing: applied to raw images.
+        folder: where the model was loaded from, if it was.
+        fingerprint: a hash of the weights.
     """
 
     module: LAVAE
 
     @property
     def settings(self) -> LavaeSettings:
+        """The settings of the module."""
         return self.module.settings
 
     @property
     def channels(self) -> int:
+        """C, the number of channels of the images."""
         return self.settings.channels
 
     def infer(
@@ -266,19 +299,24 @@ class Model(_Trained):
     ) -> Scene | list[Scene]:
         """Decomposes images into objects.
 
-        Locations are the peaks of h_loc that f_count counts, the most probable first, and
-        appearances the means of q(z_app | z_loc, x). Where objects hide others (composition
-        "over"), the hindmost is first. With a key, both are a sample of q instead.
+        The locations are the peaks of h_loc that f_count counts, the most probable first. The
+        appearances are the means of q(z_app | z_loc, x). Where objects may hide others (composition
+        "over"), the hindmost comes first. With a key, both are a sample of q instead.
 
         Args:
             images: raw images; see `preprocess`.
-            key: draws a sample.
-            max_objects: at most so many are found in an image; by default, all that there are
-                (under jit and with a key, the M of p(n)).
-            min_score: objects that are less probable are left out.
+            key: a PRNG key or an integer seed; if given, the result is a sample of q.
+            max_objects: the largest number of objects in an image. By default there is no limit;
+                under jit and with a key, it is the M of p(n).
+            min_score: the least probability of an object; less probable ones are left out.
 
         Returns:
-            A scene with B images, or a list of scenes for images of different sizes.
+            A scene with B images; a list of scenes for images of different sizes.
+
+        Raises:
+            ImageError: an image has an unexpected shape, type or range.
+            ValueError: `max_objects` or `min_score` is out of range, or given together with a key;
+                or `min_score` is given under jit.
         """
         x = self._seen_or_traced(images)
         traced = is_traced((x, self.variables))
@@ -305,17 +343,25 @@ class Model(_Trained):
         return self._to_scene(selected, appearance, slots, x.shape[1:3])
 
     def detect(self, images, keep_maps: bool = False) -> list[Detections]:
-        """Finds where the objects of raw images are; see `decomposition.detect`."""
+        """Finds the locations of objects; see `decomposition.detect`.
+
+        Args:
+            images: raw images; see `preprocess`.
+            keep_maps: whether to return the log-odds of an object at every pixel, too.
+
+        Returns:
+            The detections in each image.
+        """
         return self._detect(self.preprocess(images), keep_maps)
 
     def decompose(
         self, x: Sequence[np.ndarray], max_objects: float = math.inf, min_score: float = 0.0
     ) -> tuple[list[Detections], list[np.ndarray]]:
-        """The one path from images to objects: detect, select, describe.
+        """Detects, selects and describes the objects of preprocessed images; see `decomposition`.
 
         Args:
             x: preprocessed images [H, W, C] of any size.
-            max_objects: for each image.
+            max_objects: the largest number of objects in an image.
             min_score: the least probability of an object.
 
         Returns:
@@ -327,7 +373,7 @@ class Model(_Trained):
         return detected, self.describe(x, detected)
 
     def _arrange(self, x, detected, appearance) -> tuple[list[Detections], list[np.ndarray]]:
-        """Objects and appearances with the hindmost first."""
+        """Sorts objects and appearances so that the hindmost comes first."""
         latents = np.zeros((0, self.settings.latent_size), np.float32)
         sprites = self.decode(np.concatenate([latents, *appearance]))
         sprites = decomposition.split(sprites, [len(z) for z in appearance])
@@ -342,14 +388,29 @@ class Model(_Trained):
         return ordered, [z[k] for z, k in zip(appearance, order, strict=True)]
 
     def describe(self, x: Sequence[np.ndarray], detected: Sequence[Detections]) -> list[np.ndarray]:
-        """The appearances [n, L] of objects that were detected in preprocessed images."""
+        """Encodes the appearances of detected objects.
+
+        Args:
+            x: preprocessed images [H, W, C] of any size.
+            detected: the objects of each image.
+
+        Returns:
+            For each image, the mean appearances [n, L].
+        """
         return decomposition.describe(self._run, self.settings, x, detected)
 
     def _detect(self, x, keep_maps):
         return decomposition.detect(self._run, self.settings, x, self.batch_size, keep_maps)
 
     def location_probabilities(self, images) -> np.ndarray:
-        """[B, H, W]: the probability that an object is located at a pixel, of raw images."""
+        """Computes the probability that an object is located at a pixel.
+
+        Args:
+            images: raw images of one size; see `preprocess`.
+
+        Returns:
+            [B, H, W], of the pixels that the model sees.
+        """
         maps = [one.log_odds_map for one in self.detect(images, keep_maps=True)]
         return np.asarray(jax.nn.sigmoid(np.stack(maps)))
 
@@ -362,17 +423,23 @@ class Model(_Trained):
         progress: str | None = None,
         max_objects: int | None = None,
     ) -> Bound:
-        """The importance-weighted bound on log p(x), `log_p` [B], and the ELBO's terms.
+        """Computes the importance-weighted bound on log p(x), and the terms of the ELBO.
 
         Args:
             images: raw images [B, H, W, C]; x is what the model sees of them.
             num_samples: importance samples. The terms are means over them.
-            key: of the random numbers.
-            indices: which random numbers each image has, [B]; by default 0, 1, ... So a part of a
-                data set has the bounds that it has within the whole.
+            key: a PRNG key or an integer seed.
+            indices: [B], the index of each image's random numbers; by default 0, 1, ... Images of a
+                part of a data set thus have the same bounds as within the whole.
             progress: the title of a progress bar; by default there is none.
-            max_objects: slots for each image. By default, as many as are counted; with fewer, it
-                is not a bound.
+            max_objects: slots for each image; by default, as many as are counted. With fewer, the
+                result is not a bound.
+
+        Returns:
+            `log_p` [B] in nats, and `terms`, [B] each.
+
+        Raises:
+            ImageError: the images differ in size, or are too large for a bound.
         """
         num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
@@ -385,7 +452,17 @@ class Model(_Trained):
         return self._bound(_lavae_bound(num_samples, slots), x, num_samples, key, indices, progress)
 
     def render(self, scene: Scene) -> jax.Array:
-        """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
+        """Renders scenes.
+
+        Args:
+            scene: B scenes.
+
+        Returns:
+            Pixel means [B, H, W, C]; of a binary model, the probabilities of foreground.
+
+        Raises:
+            ValueError: the appearances are those of another model.
+        """
         self._check(scene)
         if tiles.is_large(scene.canvas) and not is_traced((scene, self.variables)):
             return jnp.asarray(self._render_large(scene))
@@ -393,7 +470,17 @@ class Model(_Trained):
         return jnp.asarray(self._run(generative.render, scene, batch_size=size))
 
     def sprites(self, scene: Scene) -> jax.Array:
-        """What each object looks like, [B, M, h, w, C]; 0 where absent."""
+        """Decodes the sprite of each object.
+
+        Args:
+            scene: B scenes with M slots.
+
+        Returns:
+            [B, M, h, w, C], pixel means; 0 where absent.
+
+        Raises:
+            ValueError: the appearances are those of another model.
+        """
         self._check(scene)
         if is_traced((scene, self.variables)):
             return self._run(generative.sprites, scene)
@@ -404,7 +491,14 @@ class Model(_Trained):
         return jnp.asarray(sprites)
 
     def decode(self, z_app: np.ndarray) -> np.ndarray:
-        """The sprites [n, h, w, C] of appearances [n, L]."""
+        """Decodes appearances.
+
+        Args:
+            z_app: [n, L].
+
+        Returns:
+            The sprites [n, h, w, C].
+        """
         return decomposition.decode(self._run, z_app)
 
     def measure(self, scene: Scene, images=None) -> list[list[objects.Measured]]:
@@ -412,9 +506,9 @@ class Model(_Trained):
 
         Args:
             scene: B scenes.
-            images: [B, H, W] or [B, H, W, C], any pictures of the canvas, for the brightness of
-                the objects: the mean of the pixels that the sprite covers. Where a model of grey
-                levels saw images zoomed, objects are measured in the pixels of these pictures.
+            images: [B, H, W] or [B, H, W, C], any pictures of the canvas. An object's brightness is
+                the mean of the pixels that its sprite covers. A model of grey levels sees images
+                zoomed; its objects are measured in the pixels of these pictures.
 
         Returns:
             For each scene, its objects.
@@ -452,7 +546,17 @@ class Model(_Trained):
         count: Sequence[int] | None = None,
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
-        """Scenes from the prior. `count` replaces p(n) by the uniform over these values."""
+        """Samples scenes from the prior.
+
+        Args:
+            key: a PRNG key or an integer seed.
+            num_scenes: B.
+            count: numbers of objects, over which n is uniform; by default, n is drawn from p(n).
+            canvas: height and width.
+
+        Returns:
+            B scenes with M slots.
+        """
         num_scenes = whole_number("num_scenes", num_scenes, 0)
         canvas = _canvas(canvas)
         _check_number_of_pixels(canvas, self.settings.max_objects)
@@ -467,20 +571,37 @@ class Model(_Trained):
         return self._stamp(self._run(_prior_scenes(canvas), *inputs))
 
     def sample_appearances(self, noise, choice) -> jax.Array:
-        """Appearances [..., L] from the prior, as a function of random numbers.
+        """Samples appearances from the prior, as a function of random numbers.
 
         Args:
             noise: [..., L], standard normal.
-            choice: [...], uniform in 0..1.
+            choice: [...], uniform from 0 to 1.
+
+        Returns:
+            [..., L].
         """
         return prior.sample(self._prior, *(jnp.asarray(a, jnp.float32) for a in (noise, choice)))
 
     def appearance_moments(self) -> tuple[jax.Array, jax.Array]:
-        """The mean and the standard deviation of p(z_app), [L] each."""
+        """Computes the moments of p(z_app).
+
+        Returns:
+            The mean and the standard deviation, [L] each.
+        """
         return prior.moments(self._prior, self.settings.latent_size)
 
     def with_settings(self, **changes) -> "Model":
-        """The same networks under other settings, such as support="pixels"."""
+        """Returns the same networks with other settings.
+
+        Args:
+            **changes: fields of `LavaeSettings`, such as support="pixels".
+
+        Returns:
+            A new model.
+
+        Raises:
+            ValueError: the change is to `max_objects`, the support of p(n), which was learned.
+        """
         if changes.get("max_objects", self.settings.max_objects) != self.settings.max_objects:
             raise ValueError(
                 "max_objects is the support of p(n), which was learned; to find more objects, call "
@@ -513,7 +634,7 @@ class Model(_Trained):
         slots: int | None,
         canvas: tuple[int, int] | None = None,
     ) -> Scene:
-        """Scenes with `slots` slots; by default as many as are needed, and at least M."""
+        """Makes scenes with `slots` slots; by default as many as are needed, and at least M."""
         canvas = tuple(canvas or detected[0].canvas)
         count = np.array([len(one.location) for one in detected], np.int32)
         slots = slots or max(self.settings.max_objects, int(count.max(initial=0)))
@@ -538,7 +659,7 @@ class Model(_Trained):
         return np.asarray(likelihoods.of(self.settings).pixel_means(np.stack(total)))
 
     def _stamp(self, scene: Scene) -> Scene:
-        """The scene as JAX's arrays, with the name of the model whose appearances it has."""
+        """Returns the scene as JAX arrays, with the fingerprint of this model."""
         scene = jax.tree.map(jnp.asarray, scene)
         return dataclasses.replace(scene, model_fingerprint=self.fingerprint)
 
@@ -555,7 +676,7 @@ class Model(_Trained):
             )
 
     def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:
-        """Of images that are probably inverted, and of objects that are probably too large."""
+        """Warns of images that are probably inverted, and of objects that look too large."""
         likelihood, half = likelihoods.of(self.settings), self.settings.sprite_size // 2
         foreground = unexplained = pixels = 0
         for image, one in zip(x[:CHECKED_IMAGES], detected, strict=False):
@@ -581,12 +702,23 @@ class Model(_Trained):
 
 
 class Baseline(_Trained):
-    """A trained β-VAE."""
+    """A trained β-VAE.
+
+    Attributes:
+        module: the networks.
+        variables: parameters and batch statistics.
+        config: the config of the training run.
+        batch_size: how many images of 64x64 are processed at once.
+        preprocessing: applied to raw images.
+        folder: where the model was loaded from, if it was.
+        fingerprint: a hash of the weights.
+    """
 
     module: GridVAE
 
     @property
     def channels(self) -> int:
+        """C, the number of channels of the images."""
         return self.module.channels
 
     def bound(
@@ -597,22 +729,52 @@ class Baseline(_Trained):
         indices: Sequence[int] | None = None,
         progress: str | None = None,
     ) -> Bound:
-        """The importance-weighted bound on log p(x), `log_p` [B]; see `Model.bound`."""
+        """Computes the importance-weighted bound on log p(x), and the terms of the ELBO.
+
+        Args:
+            images: raw images [B, H, W, C]; x is what the model sees of them.
+            num_samples: importance samples. The terms are means over them.
+            key: a PRNG key or an integer seed.
+            indices: [B], the index of each image's random numbers; see `Model.bound`.
+            progress: the title of a progress bar; by default there is none.
+
+        Returns:
+            `log_p` [B] in nats, and `terms`, [B] each.
+
+        Raises:
+            ImageError: the images differ in size, or are too large for a bound.
+        """
         num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
         return self._bound(_baseline_bound(num_samples), x, num_samples, key, indices, progress)
 
     def reconstruct(self, images) -> jax.Array:
-        """Pixel means [B, H, W, C]."""
+        """Reconstructs images.
+
+        Args:
+            images: raw images of one size; see `preprocess`.
+
+        Returns:
+            Pixel means [B, H, W, C].
+        """
         return jnp.asarray(self._run(vae.reconstruct, self._of_one_size(images)))
 
     def sample(self, key: Key, num_images: int, canvas: tuple[int, int] = (64, 64)) -> jax.Array:
-        """Pixel means [B, H, W, C] of images from the prior."""
+        """Samples images from the prior.
+
+        Args:
+            key: a PRNG key or an integer seed.
+            num_images: B.
+            canvas: height and width.
+
+        Returns:
+            Pixel means [B, H, W, C].
+        """
         keys = _image_keys(key, range(whole_number("num_images", num_images, 0)))
         return jnp.asarray(self._run(_baseline_samples(_canvas(canvas)), keys))
 
 
-# Cached, so that the same sizes give the same function, which is compiled once.
+# Cached: the same sizes give the same function, which is compiled once.
 
 
 @functools.lru_cache(maxsize=64)
@@ -644,15 +806,15 @@ def _baseline_samples(canvas: tuple[int, int]) -> Callable:
 
 
 def _round_up(count: int, most: int) -> int:
-    """1, 3, 7 or M: few different numbers of slots, so that few programs are compiled."""
+    """Rounds a count up to 1, 3, 7 or M, so that few programs are compiled."""
     return next((n for n in (1, 3, 7) if count <= n <= most), most)
 
 
 def _fingerprint(variables: Variables) -> str:
-    """A short name for these weights."""
+    """A short hash of the weights."""
     digest = hashlib.blake2b(digest_size=6)
     for path, leaf in jax.tree_util.tree_flatten_with_path(variables)[0]:
-        # A name from before, so that scenes that were saved then still belong to their model.
+        # The earlier name, so that scenes saved by earlier versions still belong to their model.
         name = jax.tree_util.keystr(path).replace("count_logits", "count")
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(leaf).tobytes())

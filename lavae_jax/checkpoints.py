@@ -1,11 +1,11 @@
-"""Checkpoints that are whole or not there.
+"""Atomic, checksummed checkpoints.
 
-A checkpoint is the folder `<folder>/<step>`: Orbax's files with the arrays, and
-`meta.json` with whatever else there is to know and the SHA-256 of every file. It is
-written under another name and renamed when all of it is on disk, so a process that
-dies while saving leaves nothing that could be taken for a checkpoint; what is damaged
-later no longer fits its sums and is passed over. Orbax's CheckpointManager is not used,
-because it keeps no checksums and wants every process to take part.
+A checkpoint is the folder `<folder>/<step>`: the arrays in Orbax's files, and `meta.json` with all
+other information and the SHA-256 of every file. It is written under another name and renamed when
+all of it is on disk, so a process that dies while saving leaves nothing that could be mistaken for
+a checkpoint. A checkpoint that is damaged later no longer matches its checksums and is skipped.
+Orbax's CheckpointManager is not used, because it keeps no checksums and needs every process to take
+part.
 """
 
 import contextlib
@@ -27,27 +27,61 @@ _ARRAYS, _META, _UNFINISHED = "arrays", "meta.json", ".unfinished-"
 
 
 class CheckpointError(UserError):
-    """A checkpoint could not be written, or does not fit what it is to be loaded into."""
+    """A checkpoint could not be written, or does not match what it is loaded into."""
 
 
 class Checkpoint(NamedTuple):
+    """A checkpoint in memory.
+
+    Attributes:
+        step: the training step.
+        arrays: by path in the tree that they came from.
+        meta: all other information, in JSON's types.
+    """
+
     step: int
-    arrays: dict[str, np.ndarray]  # by path in the tree they came from
+    arrays: dict[str, np.ndarray]
     meta: dict[str, Any]
 
 
 def flatten(tree: Any) -> dict[str, np.ndarray]:
-    """Arrays by their path in the tree."""
+    """Flattens a tree of arrays.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        The arrays by their path in the tree.
+    """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def path_name(path) -> str:
+    """Names the path of a leaf.
+
+    Args:
+        path: the keys from the root to the leaf, in the form of `jax.tree_util`.
+
+    Returns:
+        The keys, separated by dots.
+    """
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
-    """A tree of the same structure, shapes and types as `like` (arrays, or their shapes)."""
+    """Puts arrays into a tree; the inverse of `flatten`.
+
+    Args:
+        arrays: by path in the tree.
+        like: a tree of the expected structure, shapes and types: arrays, or their shapes.
+
+    Returns:
+        A tree with the structure of `like`.
+
+    Raises:
+        CheckpointError: names, shapes or types differ.
+    """
     wanted = {path_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(like)[0]}
     wrong = sorted(wanted.keys() ^ arrays.keys()) or [
         f"{name}: {arrays[name].shape} {arrays[name].dtype}, not {array.shape} {array.dtype}"
@@ -61,14 +95,29 @@ def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
 
 
 def steps(folder: pathlib.Path) -> list[int]:
-    """Steps of the checkpoints in a folder, oldest first."""
+    """Lists the checkpoints in a folder.
+
+    Args:
+        folder: the folder of the checkpoints; it need not exist.
+
+    Returns:
+        Their steps, the oldest first.
+    """
     if not folder.is_dir():
         return []
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
 
 
 def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint. If that fails, the earlier ones are as they were."""
+    """Writes a checkpoint. If that fails, earlier checkpoints are unchanged.
+
+    Args:
+        folder: the folder of the checkpoints; created if missing.
+        checkpoint: what to write. An older checkpoint of the same step is replaced.
+
+    Raises:
+        CheckpointError: the checkpoint could not be written.
+    """
     final = folder / str(checkpoint.step)
     unfinished = folder / f"{_UNFINISHED}{checkpoint.step}"
     try:
@@ -78,7 +127,7 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
         unfinished.mkdir()
         with _checkpointer() as checkpointer:
             checkpointer.save(unfinished.resolve() / _ARRAYS, checkpoint.arrays)
-        # Says where it was written, which is nobody's business; Orbax can do without.
+        # It contains the path of the folder, which is private; Orbax does not need the file.
         (unfinished / _ARRAYS / "commit_success.txt").unlink(missing_ok=True)
         meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
         (unfinished / _META).write_text(json.dumps(meta, indent=1))
@@ -98,7 +147,17 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: pathlib.Path) -> Checkpoint:
-    """Reads a checkpoint; any damage is a CheckpointError."""
+    """Reads a checkpoint.
+
+    Args:
+        path: the path of the checkpoint.
+
+    Returns:
+        The checkpoint; its arrays have the names of this version.
+
+    Raises:
+        CheckpointError: there is any damage.
+    """
     try:
         meta = _checked_meta(path)
         with _checkpointer() as checkpointer:
@@ -112,10 +171,19 @@ def load(path: pathlib.Path) -> Checkpoint:
 
 
 def load_newest(folder: pathlib.Path) -> Checkpoint | None:
-    """The newest whole checkpoint; damaged ones are passed over with a warning.
+    """Reads the newest intact checkpoint; damaged ones are skipped with a warning.
 
-    None if there is not even a damaged one. If there are only such, that is an error:
-    whoever took it for none would start anew and overwrite what may be fixed.
+    If all checkpoints are damaged, that is an error: a run that started anew would overwrite what
+    may be fixed.
+
+    Args:
+        folder: the folder of the checkpoints.
+
+    Returns:
+        The checkpoint; None if there is not even a damaged one.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged.
     """
     damaged = []
     for step in reversed(steps(folder)):
@@ -137,10 +205,16 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
 
 
 def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
-    """Deletes all but the last `keep` and the one with the lowest `metric` of its meta.
+    """Deletes all checkpoints but the last few and the best.
 
-    `newest` is the step that was just saved. Later ones could not be read when the run was
-    resumed, so they do not count, and are kept for inspection, as are damaged ones.
+    Steps after `newest` could not be read when the run was resumed. They do not count and are kept
+    for inspection, as are damaged ones.
+
+    Args:
+        folder: the folder of the checkpoints.
+        keep: how many of the last checkpoints are kept, at least 1.
+        metric: the name of a number in the meta. The checkpoint with the lowest is kept, too.
+        newest: the step that was just saved.
     """
     whole = {}
     for step in steps(folder):
@@ -156,7 +230,14 @@ def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
 
 
 def newest_whole(folder: pathlib.Path) -> pathlib.Path | None:
-    """The newest checkpoint whose files are as they were written."""
+    """Finds the newest checkpoint whose files match their checksums.
+
+    Args:
+        folder: the folder of the checkpoints.
+
+    Returns:
+        The path of the checkpoint; None if there is none.
+    """
     for step in reversed(steps(folder)):
         with contextlib.suppress(CheckpointError):
             _checked_meta(folder / str(step))
@@ -165,7 +246,7 @@ def newest_whole(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
-    """The meta of a checkpoint whose files are all as they were written; others may be there."""
+    """The meta of a checkpoint whose files all match their checksums; other files are ignored."""
     try:
         meta = json.loads((path / _META).read_text())
         sums = {name: _sum(path / name) for name in meta["sha256"]}
@@ -178,8 +259,8 @@ def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _checkpointer():
-    """One process writes; the others are not waited for."""
-    import orbax.checkpoint as ocp  # takes seconds, and who uses a shipped model needs none of it
+    """One process writes, without waiting for the others."""
+    import orbax.checkpoint as ocp  # slow to import, and not needed to use a shipped model
 
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}

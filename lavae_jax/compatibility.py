@@ -1,10 +1,10 @@
-"""Configs and arrays of runs and weights that earlier versions wrote."""
+"""Upgrades configs and arrays that earlier versions wrote."""
 
 from typing import Any
 
 import numpy as np
 
-_RENAMED = {  # by their paths
+_RENAMED = {  # fields, by the path of their part of the config
     "model": {"counted_from": "min_object_probability", "taken_radius": "exclusion_radius"},
     "model.location": {"blurred": "blur_logits"},
     "budget": {"places": "objects_per_image"},
@@ -17,7 +17,14 @@ _RENAMED = {  # by their paths
 
 
 def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A config as this version writes it; the config itself if it is one."""
+    """Upgrades a config to the form of this version.
+
+    Args:
+        config: the config of a run, written by any version.
+
+    Returns:
+        A new config; one of this version has the same content.
+    """
     config = dict(config)
     if "phases" not in config.get("curriculum", {"phases"}):
         config = _with_lavae_phases(config)
@@ -74,7 +81,14 @@ def _rename(config: dict[str, Any], path: list[str], names: dict[str, str]) -> d
 
 
 def upgrade_arrays(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint or of weights, by the names that this version has for them."""
+    """Renames arrays as in this version.
+
+    Args:
+        arrays: arrays of a checkpoint or of exported weights, written by any version.
+
+    Returns:
+        The same arrays by their new names.
+    """
     return {_array_name(name): array for name, array in arrays.items()}
 
 

@@ -1,5 +1,5 @@
-"""Errors whose message is for the user: what is wrong, and what to do."""
+"""Errors whose message is for the user: it says what is wrong, and what to do."""
 
 
 class UserError(Exception):
-    """Programs print its message, without a traceback."""
+    """An error whose message programs print without a traceback."""

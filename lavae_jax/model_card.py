@@ -1,7 +1,7 @@
 """The model card of an exported model: README.md in its folder.
 
-A card says what a model was trained on, by which command, what was measured, and what the model is
-and is not good for. It is made from the other files of the folder.
+A card says what a model was trained on, by which command, how it was evaluated, and what it is and
+is not good for. It is made from the other files of the folder.
 """
 
 import datetime
@@ -60,12 +60,23 @@ NO_OBJECTS = "Counting, locating or editing objects: no latent variable stands f
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes the card of the exported model in a folder, and replaces an earlier one."""
+    """Writes the card of an exported model, and replaces an earlier one.
+
+    Args:
+        folder: the model's folder.
+    """
     (folder / CARD).write_text(text(folder))
 
 
 def text(folder: pathlib.Path) -> str:
-    """The card of the exported model in a folder, as Markdown."""
+    """Makes the card of an exported model.
+
+    Args:
+        folder: the model's folder.
+
+    Returns:
+        The card in Markdown.
+    """
     config = model_files.read_config(folder)
     made = json.loads((folder / model_files.PROVENANCE).read_text())
     good_for, not_good_for = _uses(config)
@@ -93,7 +104,7 @@ def _data(name: str, overrides: str | None) -> str:
 
 
 def _uses(config: ConfigDict) -> tuple[list[str], list[str]]:
-    """What a model is good for, and what not."""
+    """Intended uses and limitations of a model."""
     if config.kind != "lavae":
         return [GOOD_FOR_BASELINE], [NO_OBJECTS, NO_GREY]
     good_for, not_good_for = [GOOD_FOR_LAVAE.format(size=config.model.sprite_size)], []
@@ -127,5 +138,5 @@ def _results(folder: pathlib.Path, config: ConfigDict) -> str:
 
 
 def _cell(value: float | None, form: str) -> str:
-    """Empty where something was not measured."""
+    """A number as text; empty where it was not measured."""
     return "" if value is None else format(value, form)

@@ -1,9 +1,9 @@
 """Trained models on disk: a run's folder, one of its checkpoints, or an exported model.
 
-An exported model is a folder with `model.safetensors` (parameters and batch statistics in
-half precision), the run's `config.json` without folders of a machine, its `metrics.jsonl`,
-and `provenance.json`: the command that makes it again, the time that it took, versions, and
-the checksum of the weights. The package comes with some, in `lavae_jax/weights`.
+An exported model is a folder with `model.safetensors` (parameters and batch statistics in half
+precision), the run's `config.json` without local folders, its `metrics.jsonl`, and
+`provenance.json`: the command that reproduces it, its training time, versions, and the checksum of
+the weights. The package ships some models in `lavae_jax/weights`.
 """
 
 import hashlib
@@ -36,23 +36,46 @@ _FROM_ENVIRONMENT = ("git_revision", "python", "packages", "devices")
 
 
 def names() -> list[str]:
-    """The models that come with the package."""
+    """Lists the models that the package ships.
+
+    Returns:
+        Their names, sorted.
+    """
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{WEIGHTS}"))
 
 
 class Trained(NamedTuple):
-    """A model as it is on disk."""
+    """A trained model on disk.
+
+    Attributes:
+        folder: where it is.
+        config: the config of the training run.
+        arrays: parameters and batch statistics, called params.… and batch_stats.…
+        step: the training steps so far.
+        seconds: the training time so far.
+    """
 
     folder: pathlib.Path
     config: ConfigDict
-    arrays: dict[str, np.ndarray]  # called params.… and batch_stats.…
-    step: int  # that its training had reached
-    seconds: float  # that it took
+    arrays: dict[str, np.ndarray]
+    step: int
+    seconds: float
 
 
 def load(path: str | pathlib.Path) -> Model | Baseline:
-    """A trained model: a run's folder, one of its checkpoints, or an exported model's folder
-    or, if it comes with the package, its name."""
+    """Loads a trained model.
+
+    Args:
+        path: a run's folder, one of its checkpoints, an exported model's folder, or the name of a
+            model that the package ships.
+
+    Returns:
+        A `Model`, or the `Baseline`, whichever the run trained.
+
+    Raises:
+        FileNotFoundError: there is no model.
+        CheckpointError: its files are damaged, or do not fit the config.
+    """
     trained = read(path)
     model = build(trained.config, trained.arrays)
     model.folder = trained.folder
@@ -60,7 +83,18 @@ def load(path: str | pathlib.Path) -> Model | Baseline:
 
 
 def read(path: str | pathlib.Path) -> Trained:
-    """What `load` makes a model of."""
+    """Reads the files of a trained model.
+
+    Args:
+        path: see `load`.
+
+    Returns:
+        What `build` needs, and how long the model was trained.
+
+    Raises:
+        FileNotFoundError: there is no model.
+        CheckpointError: its files are damaged.
+    """
     folder = find(path)
     is_checkpoint = (folder / "meta.json").exists()
     workdir = folder.parent.parent if is_checkpoint else folder
@@ -75,9 +109,17 @@ def read(path: str | pathlib.Path) -> Trained:
 
 
 def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:
-    """A model out of a run's config and arrays called params.… and batch_stats.…
+    """Makes a model of a config and arrays.
 
-    Of the config, only the settings of the model and of its preprocessing matter.
+    Args:
+        config: the config of a run. Only the settings of the model and of its preprocessing matter.
+        arrays: called params.… and batch_stats.…
+
+    Returns:
+        The model, with its weights as float32.
+
+    Raises:
+        CheckpointError: the arrays do not fit the config, or are not finite.
     """
     module = make_module(config)
     like = jax.eval_shape(lambda: initialise(module, jax.random.key(0)))
@@ -90,6 +132,17 @@ def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline
 
 
 def make_module(config: ConfigDict) -> nn.Module:
+    """Makes the Flax module that a config describes.
+
+    Args:
+        config: the config of a run.
+
+    Returns:
+        A LAVAE or a baseline, without weights.
+
+    Raises:
+        CheckpointError: the config describes no model.
+    """
     try:
         if config.kind == "lavae":
             return LAVAE(from_config(LavaeSettings, config.model))
@@ -99,10 +152,18 @@ def make_module(config: ConfigDict) -> nn.Module:
 
 
 def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
-    """Takes out of a run what is needed to use its model; returns its size in bytes.
+    """Exports the newest checkpoint of a run, without the optimiser and the auxiliary VAE.
 
-    That is the newest checkpoint without the optimiser and the auxiliary VAE. `command` is
-    what makes the model again.
+    Args:
+        workdir: the run's folder.
+        output: the folder to write.
+        command: the command that reproduces the model.
+
+    Returns:
+        The size of the folder in bytes.
+
+    Raises:
+        FileExistsError: the folder to write exists.
     """
     if output.exists():
         raise FileExistsError(f"{output} exists")
@@ -129,6 +190,18 @@ def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
 
 
 def read_config(workdir: pathlib.Path) -> ConfigDict:
+    """Reads the config of a run, in the form of this version.
+
+    Args:
+        workdir: the folder of the run, or of an exported model.
+
+    Returns:
+        The config.
+
+    Raises:
+        FileNotFoundError: there is no config.
+        CheckpointError: it describes no model.
+    """
     path = workdir / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"{workdir} has no {CONFIG}: it is not the folder of a run")
@@ -145,7 +218,19 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
 
 
 def find(path: str | pathlib.Path) -> pathlib.Path:
-    """A model's folder. Shipped weights are not hidden by a folder that has no model in it."""
+    """Finds the folder of a model.
+
+    A local folder hides shipped weights of the same name only if it contains a model.
+
+    Args:
+        path: see `load`.
+
+    Returns:
+        The absolute path of a folder.
+
+    Raises:
+        FileNotFoundError: there is neither such a folder nor such weights.
+    """
     folder, shipped = pathlib.Path(path), SHIPPED / str(path)
     is_model = any((folder / name).exists() for name in (CONFIG, "meta.json"))
     if folder.is_dir() and (is_model or str(path) not in names()):
@@ -179,7 +264,14 @@ def _of_model(config: ConfigDict, checkpoint: Checkpoint) -> dict[str, np.ndarra
 
 
 def in_checkpoint(trained: Trained) -> dict[str, np.ndarray]:
-    """A model's arrays, called as they are in the checkpoints of a run."""
+    """Renames a model's arrays as in the checkpoints of a run.
+
+    Args:
+        trained: the model.
+
+    Returns:
+        The arrays by their new names, as float32.
+    """
     return {
         name.replace(short, long, 1): array.astype(np.float32)
         for name, array in trained.arrays.items()
@@ -189,7 +281,7 @@ def in_checkpoint(trained: Trained) -> dict[str, np.ndarray]:
 
 
 def _prefixes(config: ConfigDict) -> dict[str, str]:
-    """Of the names of a model's arrays: its own, and in a checkpoint."""
+    """The prefixes of a model's arrays, and those of the same arrays in a checkpoint."""
     part = ".lavae." if config.kind == "lavae" else "."
     return {f"{name}.": f"state.{name}{part}" for name in ("params", "batch_stats")}
 
@@ -214,7 +306,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _halved(name: str, array: np.ndarray) -> np.ndarray:
-    """In half precision: half the size, and three digits are enough for a weight."""
+    """Converts to half precision: half the size, and three digits are enough for a weight."""
     half = array.astype(np.float16)
     if not np.isfinite(half).all():
         raise ValueError(f"{name} is out of the range of half precision")
