@@ -1,8 +1,8 @@
-"""The objects of many images, as plain records: what `lavae infer` writes.
+"""Analyses the objects of many images; `lavae infer` writes its records.
 
     records = lavae_jax.analyse(model, "folder/")
 
-One pass of each network: images are preprocessed, decomposed, and their objects decoded once and
+Each network runs once: images are preprocessed and decomposed, and their objects are decoded and
 measured (see `decomposition`).
 """
 
@@ -22,9 +22,9 @@ from lavae_jax.objects import Record
 from lavae_jax.preprocessing import ImageError, is_binary
 
 IMAGES_AT_ONCE, PIXELS_AT_ONCE = 64, 1 << 22
-SIZES_WITH_BOUND = 8  # each is compiled
+SIZES_WITH_BOUND = 8  # image sizes that have a bound; each is compiled
 
-# draw(number, raw image, its record) is called for each image.
+# draw(number, raw, record) is called with each image.
 Draw = Callable[[int, np.ndarray, Record], None]
 
 
@@ -43,16 +43,20 @@ def analyse(
     Args:
         model: a trained LAVAE; its preprocessing is applied.
         images: a path that `images.open_images` accepts, or raw images of any sizes.
-        max_objects: the most to be found in an image.
-        min_score: objects that are less probable are left out.
-        num_samples: for the bound on log p(x) of binary images; 0 for none.
+        max_objects: the largest number of objects in an image.
+        min_score: the least probability of an object; less probable ones are left out.
+        num_samples: importance samples of the bound on log p(x) of binary images; 0 for no bound.
         masks: whether each object has a `mask`, as run lengths, and its `area` in pixels. No pixel
-            belongs to two objects. `objects.label_image` makes an array of an image's masks.
-        appearances: whether each object has its `appearance` [L]; `groups.find` groups objects by
-            them.
+            belongs to two objects. `objects.label_image` combines the masks of an image.
+        appearances: whether each object has its `appearance` [L], by which `groups.find` groups
+            objects.
 
     Returns:
         A record for each image; see `objects.record`. Images that cannot be read have an error.
+
+    Raises:
+        TypeError: the model is not a LAVAE.
+        ValueError: `max_objects` or `min_score` is out of range.
     """
     if not isinstance(model, Model):
         raise TypeError(f"expected a trained LAVAE, not {type(model).__name__}")
@@ -82,7 +86,18 @@ def analyse_in_chunks(
     done: Sequence[Record] = (),
     draw: Draw | None = None,
 ) -> Iterator[list[Record]]:
-    """The records of images after those that are done, a few at a time."""
+    """Analyses images, a few at a time.
+
+    Args:
+        model: a trained LAVAE.
+        images: raw images of any sizes.
+        wanted: what the records contain.
+        done: records of the first images, which are skipped.
+        draw: called for each image.
+
+    Yields:
+        The records of the next images.
+    """
     done = list(done)
     for chunk in _read(model, images, range(len(done), len(images))):
         records = _analyse_chunk(model, chunk, wanted, done, draw)
@@ -101,7 +116,7 @@ class _Image(NamedTuple):
 
 
 def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
-    """As many at a time as memory has room for."""
+    """Reads as many images at a time as fit into memory."""
     chunk, pixels = [], 0
     names = getattr(images, "names", None)
     for i in numbers:
@@ -157,7 +172,7 @@ def _add_masks(
     sprites: np.ndarray,
     size: tuple[int, int],
 ) -> None:
-    """Gives each object its mask in an image of `size`, as the user knows it, and its area."""
+    """Adds each object's mask, in the pixels of the user's image of `size`, and its area."""
     foreground = np.asarray(likelihoods.of(model.settings).is_foreground(x)).any(-1)
     labels = masks.resized(masks.label(one.location, sprites, foreground), size)
     for thing, mask in zip(record["objects"], masks.encode(labels, len(sprites)), strict=True):
@@ -178,8 +193,8 @@ def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarr
 def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     """Bounds on log p(x), by the number of the image.
 
-    An image has one if it is binary, p(n) has its number of objects in its support, and its size
-    is one of the first few that occur.
+    An image has one if it is binary, its number of objects is in the support of p(n), and its size
+    is one of the first few different sizes.
     """
     if not wanted.num_samples:
         return {}
@@ -193,7 +208,7 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
         is_allowed = in_support and enough_pixels and one.canvas in sizes
         if is_allowed and is_binary(image.grey):
             fitting.setdefault(one.canvas, []).append(k)
-    bounds, plain = {}, model.with_preprocessing(invert=False)  # for what it sees
+    bounds, plain = {}, model.with_preprocessing(invert=False)  # for preprocessed images
     for group in fitting.values():
         numbers = [readable[k].number for k in group]
         x = np.stack([seen[k] for k in group])

@@ -1,8 +1,10 @@
 """Groups of objects that look alike: Ward's clustering of their appearances.
 
-records = lavae_jax.analyse(model, images, appearances=True)
-found = groups.find(records, 12)
-records = groups.assign(records, found)    # each object has the number of its group
+    records = lavae_jax.analyse(model, images, appearances=True)
+    found = groups.find(records, 12)
+    records = groups.assign(records, found)    # each object has the number of its group
+
+The same records give the same groups.
 """
 
 from collections.abc import Sequence
@@ -13,8 +15,8 @@ import scipy
 
 from lavae_jax.objects import Record
 
-# Memory and time grow with the square of the objects that are clustered. Of more, every second,
-# third, ... is, and the others join the nearest group.
+# Memory and time grow with the square of the number of clustered objects. If there are more, every
+# second, third, ... object is clustered, and the others join the nearest group.
 MOST_CLUSTERED = 5_000
 
 
@@ -23,8 +25,8 @@ class Group(NamedTuple):
 
     Attributes:
         number: 1 for the largest group, and so on.
-        members: indices of the image and of the object in it; what is nearest to the middle of the
-            group comes first.
+        members: pairs of an image's index and the index of an object in it, the object nearest to
+            the group's mean first.
     """
 
     number: int
@@ -35,11 +37,12 @@ def find(records: Sequence[Record], number: int) -> list[Group]:
     """Groups the objects of images by appearance.
 
     Args:
-        records: of images, whose objects have an `appearance`; see `analysis.analyse`.
-        number: of groups; where there are fewer different appearances, so many are returned.
+        records: records of images whose objects have an `appearance`; see `analysis.analyse`.
+        number: the largest number of groups; there are fewer if there are fewer different
+            appearances.
 
     Returns:
-        The groups, the largest first. The same records give the same groups.
+        The groups, the largest first.
     """
     where = [(i, k) for i, one in enumerate(records) for k in range(len(one["objects"]))]
     if not where:
@@ -56,7 +59,7 @@ def find(records: Sequence[Record], number: int) -> list[Group]:
 
 
 def _middles(appearance: np.ndarray, number: int) -> np.ndarray:
-    """The middles [K, L] of groups of appearances [n, L]."""
+    """The means [K, L] of groups of appearances [n, L]."""
     clustered = appearance[:: -(-len(appearance) // MOST_CLUSTERED)]
     if len(clustered) == 1:
         return clustered
@@ -66,8 +69,15 @@ def _middles(appearance: np.ndarray, number: int) -> np.ndarray:
 
 
 def assign(records: Sequence[Record], groups: Sequence[Group]) -> list[Record]:
-    """The records with the number of its group, `group`, for each object in place of its
-    `appearance`."""
+    """Gives each object the number of its group.
+
+    Args:
+        records: records of images whose objects have an `appearance`.
+        groups: groups of all these objects.
+
+    Returns:
+        New records, whose objects have a `group` instead of an `appearance`.
+    """
     number = {member: group.number for group in groups for member in group.members}
     return [
         one
@@ -83,6 +93,14 @@ def assign(records: Sequence[Record], groups: Sequence[Group]) -> list[Record]:
 
 
 def typical_appearances(records: Sequence[Record], groups: Sequence[Group]) -> np.ndarray:
-    """For each group the appearance of the object that is nearest to its middle, [n, L]."""
+    """Collects the most typical appearance of each group: that of the object nearest to its mean.
+
+    Args:
+        records: records of images whose objects have an `appearance`.
+        groups: groups of these objects.
+
+    Returns:
+        [n, L], float32, one for each group.
+    """
     typical = [group.members[0] for group in groups]
     return np.array([records[i]["objects"][k]["appearance"] for i, k in typical], np.float32)

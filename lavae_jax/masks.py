@@ -1,4 +1,4 @@
-"""Which pixels belong to which object: one mask for each, and no pixel in two of them.
+"""Masks: which pixels belong to which object, where no pixel belongs to two.
 
     labels = label(location, sprites, foreground)    in the pixels that the model sees
     labels = resized(labels, (height, width))        in those of the user's image
@@ -19,8 +19,8 @@ from PIL import Image
 from lavae_jax import placement
 from lavae_jax.errors import UserError
 
-# The least pixel mean of a sprite at a foreground pixel that the object explains. It is larger than
-# the background's there, and small enough for objects whose sprites are not quite right.
+# The least pixel mean with which a sprite explains a foreground pixel. It is above the pixel means
+# of a sprite's background, and low enough for objects whose sprites are slightly wrong.
 EXPLAINS = 1e-5
 MOST_LABELS = 2**16 - 1  # in a 16-bit file
 
@@ -30,8 +30,8 @@ RunLengths = dict[str, Any]  # COCO's uncompressed RLE: {"size": [height, width]
 def label(location: np.ndarray, sprites: np.ndarray, foreground: np.ndarray) -> np.ndarray:
     """Assigns foreground pixels to objects.
 
-    A pixel belongs to the object whose sprite is brightest there, if that explains it. Of equally
-    bright ones, the first has it.
+    A pixel belongs to the object whose sprite is brightest there, if the sprite explains the pixel
+    (see `EXPLAINS`). Of equally bright sprites, the first is chosen.
 
     Args:
         location: [n, 2], row and column of each object.
@@ -53,10 +53,11 @@ def label(location: np.ndarray, sprites: np.ndarray, foreground: np.ndarray) -> 
 
 
 def resized(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A label image in the pixels of the user's image.
+    """Resizes a label image to the user's image.
 
-    Masks pass from the model's pixels to the user's here and nowhere else. A pixel belongs to the
-    object that covers most of it, and at least half, where masks are interpolated bilinearly.
+    Only this function converts masks from the model's pixels to the user's. A pixel belongs to the
+    object whose bilinearly interpolated mask covers the largest part of it, if that is at least
+    half.
 
     Args:
         labels: [H, W].
@@ -81,7 +82,7 @@ def resized(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _interpolation(part: slice, before: int, after: int) -> tuple[slice, np.ndarray]:
-    """The pixels of the new axis that a part of the old one reaches; their weights [new, old]."""
+    """The pixels of the new axis that a part of the old one affects; their weights [new, old]."""
     step = before / after
     reach = max(step, 1.0)
     first = max(int((part.start - reach) / step), 0)
@@ -95,11 +96,11 @@ def _interpolation(part: slice, before: int, after: int) -> tuple[slice, np.ndar
 
 
 def encode(labels: np.ndarray, number: int) -> list[RunLengths]:
-    """The masks of `number` objects, as COCO's uncompressed run lengths.
+    """Encodes masks as COCO's uncompressed run lengths.
 
     Args:
         labels: [H, W], a label image.
-        number: of objects. Those without a pixel have an empty mask.
+        number: how many objects there are. Those without a pixel have an empty mask.
 
     Returns:
         For each object, `size` [H, W] and `counts`: the lengths of runs of 0 and 1 in turn, column
@@ -124,7 +125,15 @@ def _run_lengths(pixels: np.ndarray, total: int) -> list[int]:
 
 
 def decode(masks: Sequence[RunLengths], canvas: tuple[int, int]) -> np.ndarray:
-    """The label image [H, W], int32, of masks; the inverse of `encode`."""
+    """Decodes masks; the inverse of `encode`.
+
+    Args:
+        masks: the run lengths of each object's mask.
+        canvas: height and width of the image.
+
+    Returns:
+        [H, W], int32: the label image.
+    """
     flat = np.zeros(canvas[0] * canvas[1], np.int32)
     for number, mask in enumerate(masks, 1):
         edges = np.cumsum(mask["counts"])
@@ -134,12 +143,26 @@ def decode(masks: Sequence[RunLengths], canvas: tuple[int, int]) -> np.ndarray:
 
 
 def area(mask: RunLengths) -> int:
-    """The number of pixels of a mask."""
+    """Counts the pixels of a mask.
+
+    Args:
+        mask: run lengths.
+
+    Returns:
+        The number of pixels.
+    """
     return sum(mask["counts"][1::2])
 
 
 def box(mask: RunLengths) -> list[int] | None:
-    """COCO's [left, top, width, height] of a mask; None if it is empty."""
+    """Computes the bounding box of a mask.
+
+    Args:
+        mask: run lengths.
+
+    Returns:
+        [left, top, width, height], as in COCO; None if the mask is empty.
+    """
     height, edges = mask["size"][0], np.cumsum(mask["counts"])
     first, last = edges[:-1:2], edges[1::2] - 1  # pixels of each run
     if not len(last):
@@ -155,7 +178,15 @@ def box(mask: RunLengths) -> list[int] | None:
 
 
 def write(labels: np.ndarray, path: pathlib.Path) -> None:
-    """Writes a label image with 16 bits, in the format that the path's ending names."""
+    """Writes a label image with 16 bits.
+
+    Args:
+        labels: [H, W].
+        path: the file to write; its ending determines the format.
+
+    Raises:
+        UserError: there are more objects than 16 bits can number.
+    """
     if labels.max(initial=0) > MOST_LABELS:
         raise UserError(
             f"{path}: there are {labels.max():,} objects, and a label image of 16 bits has numbers "
@@ -166,5 +197,13 @@ def write(labels: np.ndarray, path: pathlib.Path) -> None:
 
 
 def outlines(labels: np.ndarray, width: int = 1) -> np.ndarray:
-    """[H, W], bool: lines of so many pixels around objects, and between those that touch."""
+    """Outlines objects, also where they touch.
+
+    Args:
+        labels: [H, W], a label image.
+        width: the width of the lines, in pixels.
+
+    Returns:
+        [H, W], bool: the pixels of the lines.
+    """
     return scipy.ndimage.grey_dilation(labels, (2 * width + 1, 2 * width + 1)) != labels

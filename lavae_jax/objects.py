@@ -1,4 +1,4 @@
-"""What is found in images, as numbers for people and other programs."""
+"""Measurements of the objects in images, as records and files."""
 
 import csv
 import json
@@ -12,20 +12,32 @@ import numpy as np
 from lavae_jax import masks, normalisation, placement
 from lavae_jax.likelihoods import Likelihood
 
-Record = dict[str, Any]  # of an image: see `record`
+Record = dict[str, Any]  # what is known of an image and its objects; see `record`
 
 
 class Measured(NamedTuple):
-    """An object on its image, in pixels."""
+    """The measurements of an object on its image, in pixels.
 
-    row: float  # the centre of mass of its sprite
+    Attributes:
+        row: row of the centre of mass of its sprite.
+        column: column of the centre of mass of its sprite.
+        top: first row of its box, which holds the pixels that are more likely foreground than not.
+        left: first column of its box.
+        height: height of its box.
+        width: width of its box.
+        score: probability that it is an object.
+        brightness: mean of the image over the pixels that are more likely foreground than not; None
+            without an image.
+    """
+
+    row: float
     column: float
-    top: int  # its box: the pixels that are more likely foreground than not
+    top: int
     left: int
     height: int
     width: int
-    score: float  # the probability that it is one
-    brightness: float | None  # the mean of the image over those pixels
+    score: float
+    brightness: float | None
 
 
 def measure(
@@ -39,17 +51,20 @@ def measure(
 ) -> list[Measured]:
     """Measures the objects of one image.
 
-    What the model sees may be a zoomed image. Here, and nowhere else, locations on it become those
-    on the user's.
+    The model may see a zoomed image. Only this function converts locations on it to locations on
+    the user's image.
 
     Args:
-        location: [n, 2].
-        sprites: [n, h, w, C].
-        score: [n].
+        location: [n, 2], row and column of each object.
+        sprites: [n, h, w, C], pixel means.
+        score: [n], probabilities of the objects.
         canvas: height and width of the image that the model sees.
         picture: [H, W] or [H, W, C], for the brightness of the objects; of either size.
         likelihood: decides which pixels of a sprite are foreground.
-        size: height and width of the user's image; by default, it is the canvas.
+        size: height and width of the user's image; by default, that of the canvas.
+
+    Returns:
+        The measurements of each object.
     """
     if picture is not None:
         picture = np.asarray(picture, np.float32)
@@ -63,7 +78,7 @@ def measure(
 
 
 def _in_image(one: Measured, canvas: tuple[int, int], size: tuple[int, int]) -> Measured:
-    """An object on the canvas as one on an image that is `size` pixels high and wide."""
+    """Converts an object on the canvas to one on an image that is `size` pixels high and wide."""
     (row, top, height), (column, left, width) = (
         _stretched(*span, new / old)
         for span, old, new in zip(
@@ -77,9 +92,9 @@ def _in_image(one: Measured, canvas: tuple[int, int], size: tuple[int, int]) -> 
 
 
 def _stretched(centre: float, start: int, length: int, scale: float) -> tuple[float, int, int]:
-    """A centre and a span of pixels, in the pixels of an axis that has `scale` times as many.
+    """Scales a centre and a span of pixels to an axis that has `scale` times as many pixels.
 
-    Pixel i reaches from i - 0.5 to i + 0.5, so that the image's edges stay its edges.
+    Pixel i reaches from i - 0.5 to i + 0.5, so the edges of the image stay its edges.
     """
     first = math.floor(start * scale + 0.5)
     after = max(math.floor((start + length) * scale + 0.5), first + 1)
@@ -108,7 +123,14 @@ def _measure_one(location, sprite, score, canvas, picture, likelihood) -> Measur
 
 
 def centre_of_mass(weights: np.ndarray) -> tuple[float, float]:
-    """Row and column of the centre of mass of weights [H, W]; (0, 0) if they are all 0."""
+    """Computes the centre of mass of weights.
+
+    Args:
+        weights: [H, W].
+
+    Returns:
+        Its row and column; (0, 0) if all weights are 0.
+    """
     total = max(float(weights.sum()), 1e-9)
     row = float(weights.sum(1) @ np.arange(weights.shape[0]) / total)
     return row, float(weights.sum(0) @ np.arange(weights.shape[1]) / total)
@@ -124,11 +146,18 @@ def record(
     unexplained: float | None,
     log_p: float | None,
 ) -> Record:
-    """The record of an image.
+    """Makes the record of an image.
 
-    size: height and width of the user's image.
-    unexplained: the share of its foreground that no sprite covers; None if it has none.
-    log_p: the bound on log p(x) in nats, where the image is binary.
+    Args:
+        name: the image's name.
+        size: height and width of the user's image.
+        found: the measured objects.
+        unexplained: share of the foreground that no sprite covers; None if there is no foreground.
+        log_p: the bound on log p(x) in nats; None if it was not computed.
+
+    Returns:
+        `image` (the name), `height`, `width`, `count`, `unexplained`, `log_p`, `error` (None) and
+        `objects`, a dictionary of the fields of `Measured` for each object.
     """
     return {
         "image": name,
@@ -143,16 +172,24 @@ def record(
 
 
 def failure(name: str, error: str) -> Record:
-    """An image that could not be read."""
+    """Makes the record of an image that could not be read.
+
+    Args:
+        name: the image's name.
+        error: what went wrong.
+
+    Returns:
+        A record with the error and without objects.
+    """
     nothing = dict.fromkeys(("height", "width", "count", "unexplained", "log_p"))
     return {"image": name, **nothing, "error": error, "objects": []}
 
 
 def label_image(record: Record) -> np.ndarray:
-    """The masks of an image whose objects have some.
+    """Combines the masks of an image's objects.
 
     Args:
-        record: of the image; see `analysis.analyse`, whose option `masks` makes them.
+        record: the record of an image; `analysis.analyse` adds masks with its option `masks`.
 
     Returns:
         [H, W], int32: 0 for the background, and k + 1 for object k.
@@ -163,11 +200,11 @@ def label_image(record: Record) -> np.ndarray:
 
 # --- files -------------------------------------------------------------------
 
-OPTIONAL = ("area", "group")  # what objects may have besides what is always measured
+OPTIONAL = ("area", "group")  # columns that objects may have besides those of `Measured`
 
 
 def _write_csv(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
-    """A file of objects, and one of images."""
+    """Writes a file of objects, and one of images."""
     things = [thing for one in records for thing in one["objects"]]
     columns = [*Measured._fields, *(c for c in OPTIONAL if any(c in thing for thing in things))]
     summary = path.with_name(f"{path.stem}_images{path.suffix}")
@@ -188,14 +225,14 @@ def _rounded(value):
 
 
 def _write_lines(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
-    """A line of JSON for each image, with its objects."""
+    """Writes a line of JSON for each image, with its objects."""
     with path.open("w") as file:
         file.writelines(map(_line, records))
     return [path]
 
 
 def _write_coco(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
-    """COCO's JSON: boxes are [left, top, width, height], masks run lengths, groups categories."""
+    """Writes COCO's JSON: boxes are [left, top, width, height], groups are categories."""
     images, annotations = [], []
     for image_id, one in enumerate(records, 1):
         about = {k: v for k, v in one.items() if k not in ("image", "objects")}
@@ -230,13 +267,23 @@ WRITERS: dict[str, Callable[[Sequence[Record], pathlib.Path], list[pathlib.Path]
 
 
 class PartialRecords:
-    """Records that are collected for a file, which is written when all of them are complete.
+    """Collects records for a file, which is written when all of them are complete.
 
-    Until then they are stored in a file next to it, so that a run with the same flags, `about`,
-    resumes after an interruption. Those of a run with other flags are discarded.
+    Until then, the records are stored in a file next to it, so that an interrupted run resumes
+    if it is repeated with the same flags. Stored records of a run with other flags are discarded.
+
+    Attributes:
+        output: the file to write.
+        records: the records so far.
     """
 
     def __init__(self, output: pathlib.Path, about: dict[str, Any]):
+        """Reads the records of an interrupted run, if there are any.
+
+        Args:
+            output: the file to write.
+            about: all that the records depend on, in JSON's types.
+        """
         self.output = output
         self._path = output.with_name(f"{output.name}.unfinished")
         self.records: list[Record] = []
@@ -250,12 +297,21 @@ class PartialRecords:
         return [line for line in lines if line.endswith("\n")]
 
     def add(self, records: list[Record]) -> None:
+        """Adds records, and stores them.
+
+        Args:
+            records: records of the next images.
+        """
         with self._path.open("a") as file:
             file.writelines(map(_line, records))
         self.records += records
 
     def finish(self) -> list[pathlib.Path]:
-        """The files that are written."""
+        """Writes the file, and deletes the stored records.
+
+        Returns:
+            The files that were written.
+        """
         written = WRITERS[self.output.suffix](self.records, self.output)
         self._path.unlink()
         return written

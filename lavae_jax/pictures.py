@@ -1,4 +1,4 @@
-"""Pictures of what is found in images, as pixels: outlines on images, crops, groups of objects."""
+"""Pictures of detected objects, as pixels: outlines on images, crops, groups of objects."""
 
 import math
 from collections.abc import Sequence
@@ -13,26 +13,36 @@ from lavae_jax.images import Images
 from lavae_jax.objects import Record
 from lavae_jax.preprocessing import as_levels
 
-OVERLAY = 1024  # the side, in pixels, that overlays of small images are enlarged to, at most
-OUTLINE = (255, 96, 0)  # visible on black, on white, and on what is between
-DIMMEST = 0.05  # levels; an image whose brightest pixel is below is not brightened further
-SHOWN = 6  # objects of a group
+OVERLAY = 1024  # pixels: the largest side to which overlays of small images are enlarged
+OUTLINE = (255, 96, 0)  # visible on black, on white, and on any grey
+DIMMEST = 0.05  # the least level that becomes white: darker images stay dark
+SHOWN = 6  # objects of a group that are drawn
 TILE, GAP, TEXT = 64, 6, 92  # pixels, in the picture of groups
 
 
 def to_rgb(image: np.ndarray) -> np.ndarray:
-    """Any image as uint8 [H, W, 3]; its brightest pixel becomes white."""
+    """Converts an image to RGB; its brightest pixel becomes white.
+
+    Args:
+        image: [H, W] or [H, W, C], of any type.
+
+    Returns:
+        [H, W, 3], uint8.
+    """
     levels = as_levels(image)
     levels = np.clip(levels / np.clip(levels.max(), DIMMEST, 1), 0, 1)
     return np.rint(255 * np.broadcast_to(levels, (*levels.shape[:2], 3))).astype(np.uint8)
 
 
 def overlay(image: np.ndarray, record: Record) -> Image.Image:
-    """An image with the outlines of its objects and their numbers; small ones are enlarged.
+    """Draws outlines and numbers of objects on an image; small images are enlarged.
 
     Args:
         image: [H, W] or [H, W, C], as it was read.
-        record: of the image, whose objects have masks.
+        record: the record of the image, whose objects have masks.
+
+    Returns:
+        The picture.
     """
     scale = max(1, OVERLAY // max(record["height"], record["width"]))
     picture = outlined(image, record, scale)
@@ -47,7 +57,16 @@ def overlay(image: np.ndarray, record: Record) -> Image.Image:
 
 
 def outlined(image: np.ndarray, record: Record, scale: float) -> Image.Image:
-    """An image with the outlines of its objects, `scale` times as large."""
+    """Draws outlines of objects on an image.
+
+    Args:
+        image: [H, W] or [H, W, C], as it was read.
+        record: the record of the image, whose objects have masks.
+        scale: how many times as large as the image the picture is.
+
+    Returns:
+        The picture.
+    """
     pixels, labels = to_rgb(image), objects.label_image(record)
     height, width = (max(1, round(scale * length)) for length in labels.shape)
     kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
@@ -68,7 +87,7 @@ class Crops(NamedTuple):
     """Squares around objects.
 
     Attributes:
-        side: in pixels of the images.
+        side: side of a square, in pixels of the images.
         pixels: uint8 [side, side, 3] by the indices of an image and of an object in it.
     """
 
@@ -81,12 +100,15 @@ def crops(
     records: Sequence[Record],
     members: Sequence[tuple[int, int]],
 ) -> Crops:
-    """Squares of one size around objects, centred on them; each image is read once.
+    """Cuts squares of one size around objects; each image is read once.
 
     Args:
-        images: that the records are of.
-        records: of the images.
-        members: indices of images and of objects in them.
+        images: raw images of any sizes.
+        records: their records.
+        members: pairs of an image's index and the index of an object in it.
+
+    Returns:
+        A square for each member, centred on the object.
     """
     sizes = [
         max(thing["height"], thing["width"]) for one in records for thing in one["objects"]
@@ -106,7 +128,7 @@ def crops(
 
 
 def _square(image: np.ndarray, row: int, column: int, half: int, beyond: np.ndarray) -> np.ndarray:
-    """Around a pixel; what is beyond the image's border has one colour."""
+    """A square around a pixel; what is beyond the image's border has the colour `beyond`."""
     square = np.tile(beyond, (2 * half + 1, 2 * half + 1, 1))
     top, left = row - half, column - half
     part = image[max(top, 0) : row + half + 1, max(left, 0) : column + half + 1]
@@ -116,7 +138,15 @@ def _square(image: np.ndarray, row: int, column: int, half: int, beyond: np.ndar
 
 
 def tile(pixels: np.ndarray, side: int) -> Image.Image:
-    """A square of `side` pixels."""
+    """Resizes a square.
+
+    Args:
+        pixels: uint8 [s, s, 3].
+        side: side of the result, in pixels.
+
+    Returns:
+        The picture.
+    """
     enlarges = len(pixels) <= side
     kind = Image.Resampling.NEAREST if enlarges else Image.Resampling.LANCZOS
     return Image.fromarray(pixels).resize((side, side), kind)
@@ -131,14 +161,19 @@ def of_groups(
     records: Sequence[Record],
     images: Images | Sequence[np.ndarray],
 ) -> Image.Image:
-    """Groups in columns, the largest first: number and size, the sprite of the object that is
-    nearest to the middle, and objects of the images, from near to far.
+    """Draws groups in columns, the largest first.
+
+    A group has its number, its size, the sprite of its most typical object, and a few of its
+    objects in the images, from the most to the least typical.
 
     Args:
-        groups: of objects that look alike.
+        groups: groups of objects that look alike.
         sprites: [n, h, w, C], one for each group.
-        records: of the images.
-        images: that the records are of.
+        records: records of the images.
+        images: raw images of any sizes.
+
+    Returns:
+        The picture.
     """
     found = crops(images, records, [member for group in groups for member in shown(group)])
     columns = 1 if len(groups) <= 10 else 2 if len(groups) <= 30 else 3
@@ -165,7 +200,14 @@ def of_groups(
 
 
 def shown(group: Group) -> list[tuple[int, int]]:
-    """Some members of a group, evenly from the nearest to the farthest."""
+    """Chooses some members of a group, evenly from the most to the least typical.
+
+    Args:
+        group: a group of objects.
+
+    Returns:
+        At most `SHOWN` members.
+    """
     last = len(group.members) - 1
     chosen = dict.fromkeys(np.linspace(0, last, min(SHOWN, last + 1)).round().astype(int).tolist())
     return [group.members[k] for k in chosen]

@@ -1,7 +1,9 @@
-"""One HTML file with what was found in images, for people. It needs nothing but itself.
+"""A report on the objects in images, as one HTML file.
 
-records = lavae_jax.analyse(model, images, masks=True)
-report.write(pathlib.Path("report.html"), "My images", records, images)
+    records = lavae_jax.analyse(model, images, masks=True)
+    report.write(pathlib.Path("report.html"), "My images", records, images)
+
+The file is self-contained.
 """
 
 import base64
@@ -21,8 +23,8 @@ from lavae_jax.objects import Record
 
 DETECTIONS = 96  # tiles of the montage
 TILE = 72  # pixels of a tile
-OVERLAYS, OVERLAY = 8, 1024  # how many, and the side in pixels
-BINS, FEWEST_BINS = 24, 10  # of a histogram, about
+OVERLAYS, OVERLAY = 8, 1024  # images with outlines, and their longer side in pixels
+BINS, FEWEST_BINS = 24, 10  # of a histogram, approximately
 CHART = (520, 210)  # width and height
 LEFT, BOTTOM, TOP = 44, 42, 14  # pixels between a chart's border and its bars
 
@@ -39,13 +41,13 @@ def write(
     """Writes a report: sizes, counts, the least certain images, detections and groups.
 
     Args:
-        path: of the file.
-        title: of the page.
-        records: of the images, whose objects have masks.
-        images: that the records are of; those that are shown are read again.
-        groups: of objects that look alike, if they were grouped.
+        path: the file to write.
+        title: the title of the page.
+        records: records of the images, whose objects have masks.
+        images: raw images; those that are shown are read again.
+        groups: groups of objects that look alike, if they were grouped.
         sprites: [n, h, w, C], one for each group.
-        subtitle: below the title.
+        subtitle: the text below the title.
     """
     by_score = _by_score(records)
     even = np.linspace(0, len(by_score) - 1, min(DETECTIONS, len(by_score)))
@@ -75,17 +77,23 @@ def write(
 
 
 def expected_errors(record: Record) -> float:
-    """About how many objects of an image are none or were missed.
+    """Estimates how many objects of an image are false, and how many were missed.
 
-    The sum of the probabilities that an object is none, and as many objects as the share of the
-    foreground that no object explains stands for.
+    Missed objects are estimated as the share of the foreground that no object explains, times the
+    number of objects.
+
+    Args:
+        record: the record of an image.
+
+    Returns:
+        The sum of the probabilities that an object is none, plus the missed objects.
     """
     wrong = sum(1 - thing["score"] for thing in record["objects"])
     return wrong + (record["unexplained"] or 0) * max(record["count"], 1)
 
 
 def _by_score(records: Sequence[Record]) -> list[tuple[int, int]]:
-    """Indices of images and of objects in them, the most probable object first."""
+    """Pairs of indices, of an image and of an object in it, the most probable object first."""
     members = [(i, k) for i, one in enumerate(records) for k in range(len(one["objects"]))]
     return sorted(members, key=lambda at: -records[at[0]]["objects"][at[1]]["score"])
 
@@ -120,7 +128,7 @@ def _numbers(records: Sequence[Record]) -> str:
 
 
 def _diameters(things: Sequence[dict]) -> np.ndarray:
-    """Of circles with the areas of objects; those without a pixel are left out."""
+    """Diameters of circles with the areas of objects; objects without a pixel are left out."""
     area = np.array([thing["area"] for thing in things if thing["area"]], float)
     return 2 * np.sqrt(area / math.pi)
 
@@ -241,11 +249,11 @@ def _image(picture: Image.Image, description: str, kind: str = "") -> str:
 
 
 def _histogram(values: np.ndarray, name: str, unit: str, whole: bool = False) -> str:
-    """Bars as SVG. Whole numbers have bars around them."""
+    """Bars as SVG. Each whole number is in the middle of its bar."""
     low, high = float(np.min(values)), float(np.max(values))
     step = _nice(max((high - low) / BINS, high / 100), whole)
     first, last = math.floor(low / step), math.floor(high / step)
-    around = max(FEWEST_BINS - (last - first), 0) // 2  # so that few bars are no wall
+    around = max(FEWEST_BINS - (last - first), 0) // 2  # so that a few bars do not fill the chart
     first, last = max(first - around, 0), last + around
     edges = step * np.arange(first, last + 2) - (0.5 if whole else 0)
     heights, _ = np.histogram(values, edges)
@@ -299,7 +307,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _percent(score: float) -> str:
-    """100 % only where it is."""
+    """A percentage, rounded down: 100 % only if it is exact."""
     return f"{math.floor(1000 * score) / 10:.1f}%"
 
 
