@@ -1,4 +1,4 @@
-"""The numbers that a trained model is judged by: numpy on what the model gave."""
+"""Metrics of trained models, computed with numpy from what the models return."""
 
 import time
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from lavae_jax.input_pipeline import ProcessShard, Source
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
 
-EDITED = 500  # scenes, of which those with several objects show what an edit changes
-TOLERANCE = 4.0  # pixels, within which an inferred centre is that of a true object
-MOSTLY_HIDDEN = 0.75  # the share of an object's pixels above which it need not be found
-THRESHOLDED = 1_000  # grey images, of which a threshold is computed
+EDITED = 500  # the first so many scenes measure disentanglement
+TOLERANCE = 4.0  # pixels: the largest distance between an inferred centre and its true one
+MOSTLY_HIDDEN = 0.75  # the share of hidden pixels above which an object need not be found
+THRESHOLDED = 1_000  # grey images from which one threshold is computed
 
-FEATURES = ("image", "count", "mask")  # of the scenes
-OVERLAP = ("centres", "hidden")  # of scenes in which objects may overlap
+FEATURES = ("image", "count", "mask")  # of all scenes
+OVERLAP = ("centres", "hidden")  # also of scenes in which objects may overlap
 
 # --- a split -----------------------------------------------------------------
 
@@ -33,16 +33,19 @@ def evaluate(
     *,
     shard: ProcessShard | None = None,
 ) -> dict[str, Any]:
-    """All metrics of a model on scenes with ground truth.
+    """Computes all metrics of a model on scenes with ground truth.
 
-    Each process measures its share of the scenes, and has the metrics of all of them.
+    Each process measures its share of the scenes and returns the metrics of all of them.
 
     Args:
-        model: the model.
-        source: of scenes with `FEATURES` and, if objects overlap, `OVERLAP`.
+        model: a trained model.
+        source: scenes with `FEATURES` and, if objects overlap, `OVERLAP`.
         num_samples: importance samples.
-        entropy: of the data, a lower bound on any model's -log p(x); None if it is not known.
-        shard: this process's share.
+        entropy: the data entropy, a lower bound on any model's -log p(x); None if it is not known.
+        shard: the share of this process; by default, according to JAX.
+
+    Returns:
+        The metrics by name, in JSON's types.
     """
     shard = shard or ProcessShard.of_this_process()
     size = len(source)
@@ -70,11 +73,14 @@ def evaluate(
 
 
 def evaluate_classical(method: classical.Method, source: Source) -> dict[str, Any]:
-    """The metrics of a classical method: all but those of a likelihood and of appearances.
+    """Computes the metrics of a classical method: all but those of a likelihood and of appearances.
 
     Args:
         method: one of `classical.METHODS`.
-        source: of scenes; see `evaluate`. Grey scenes get one threshold, by Otsu's method.
+        source: scenes; see `evaluate`. Grey scenes get one threshold, by Otsu's method.
+
+    Returns:
+        The metrics by name, in JSON's types.
     """
     batch = source.read(range(len(source)))
     images = batch["image"] > classical.threshold(batch["image"][:THRESHOLDED])
@@ -102,7 +108,15 @@ def _scores_of_objects(count, true_count, hidden, per_image) -> dict[str, Any]:
 
 
 def describe(name: str, scores: dict[str, Any]) -> str:
-    """A split's metrics, for people."""
+    """Formats the metrics of a split for the console.
+
+    Args:
+        name: the name of the split.
+        scores: its metrics; see `evaluate`.
+
+    Returns:
+        A few lines of text.
+    """
     lines = [f"{name}: {scores['images']:,} images"]
     if "neg_bound" in scores:
         lines.append(
@@ -158,7 +172,16 @@ def describe(name: str, scores: dict[str, Any]) -> str:
 
 
 def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
-    """The bound on -log p(x), its error and its parts."""
+    """Summarises the bound on -log p(x).
+
+    Args:
+        bound: the bounds of all images.
+        entropy: the data entropy; None if it is not known.
+
+    Returns:
+        The mean of the bound, its standard error and median, the means of the ELBO's terms, and the
+        gap to the entropy.
+    """
     neg = -bound.log_p
     return {
         "images": len(neg),
@@ -175,7 +198,15 @@ def bound_scores(bound: Bound, entropy: float | None) -> dict[str, Any]:
 
 
 def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
-    """Accuracy, errors, and the confusion matrix (rows: true counts) of counts [B]."""
+    """Computes the metrics of counting.
+
+    Args:
+        inferred: counts [B].
+        true: counts [B].
+
+    Returns:
+        Accuracy, errors, and the confusion matrix, whose rows are true counts.
+    """
     size = int(max(inferred.max(), true.max())) + 1
     confusion = sklearn.metrics.confusion_matrix(true, inferred, labels=np.arange(size))
     return {
@@ -188,12 +219,15 @@ def count_scores(inferred: np.ndarray, true: np.ndarray) -> dict[str, Any]:
 
 
 def visible_scores(inferred: np.ndarray, true: np.ndarray, hidden: np.ndarray) -> dict[str, Any]:
-    """Count accuracy without the scenes in which most of an object is hidden.
+    """Computes the count accuracy without the scenes in which most of an object is hidden.
 
     Args:
         inferred: counts [B].
         true: counts [B].
         hidden: the share of each object's pixels that others hide, [B, S].
+
+    Returns:
+        The share of the scenes that are left out, and the accuracy on the others if there are any.
     """
     is_left_out = (hidden > MOSTLY_HIDDEN).any(1)
     scores = {"mostly_hidden": float(is_left_out.mean())}
@@ -207,33 +241,69 @@ def visible_scores(inferred: np.ndarray, true: np.ndarray, hidden: np.ndarray) -
 
 
 class Found(NamedTuple):
-    """The objects that are found in one image."""
+    """The objects that were found in one image.
 
-    centres: np.ndarray  # [n, 2], row and column
-    labels: np.ndarray  # [H, W]: the object 1..n that a pixel belongs to, or 0
+    Attributes:
+        centres: [n, 2], row and column.
+        labels: [H, W]: the object 1..n that a pixel belongs to, or 0.
+    """
+
+    centres: np.ndarray
+    labels: np.ndarray
 
 
 def true_centres(mask: np.ndarray) -> np.ndarray:
-    """The centre of mass of each object's pixels in a mask [H, W]: [n, 2]."""
+    """Computes the centre of mass of each object's pixels.
+
+    Args:
+        mask: [H, W], a label image with objects 1..n.
+
+    Returns:
+        [n, 2], row and column.
+    """
     return inferred_centres(mask == np.arange(1, mask.max() + 1)[:, None, None])
 
 
 def placed_sprites(
     location: np.ndarray, sprites: np.ndarray, canvas: tuple[int, int]
 ) -> np.ndarray:
-    """Each object alone on the canvas, the brightest channel: [n, H, W]."""
+    """Places each sprite on a canvas of its own.
+
+    Args:
+        location: [n, 2], row and column of each object.
+        sprites: [n, h, w, C].
+        canvas: height and width.
+
+    Returns:
+        [n, H, W], the largest of the channels.
+    """
     alone = zip(sprites.max(-1)[:, None, ..., None], location[:, None], strict=True)
     placed = [placement.compose(sprite, at, canvas)[..., 0] for sprite, at in alone]
     return np.array(placed, np.float32).reshape(-1, *canvas)
 
 
 def inferred_centres(placed: np.ndarray) -> np.ndarray:
-    """The centre of mass of each placed sprite [n, H, W]: [n, 2]."""
+    """Computes the centre of mass of each placed sprite.
+
+    Args:
+        placed: [n, H, W].
+
+    Returns:
+        [n, 2], row and column.
+    """
     return np.array([objects.centre_of_mass(one) for one in placed]).reshape(-1, 2)
 
 
 def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of points [n, 2] and [m, 2] with the least sum of distances."""
+    """Matches points so that the sum of distances is least.
+
+    Args:
+        one: points [n, 2].
+        other: points [m, 2].
+
+    Returns:
+        The indices of matched points in `one` and in `other`, [min(n, m)] each.
+    """
     if not len(one) or not len(other):
         return np.empty(0, int), np.empty(0, int)
     distance = np.linalg.norm(one[:, None] - other[None], axis=-1)
@@ -243,7 +313,16 @@ def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def match_within(
     one: np.ndarray, other: np.ndarray, tolerance: float = TOLERANCE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As many pairs of points [n, 2] and [m, 2] as possible, each at most `tolerance` apart."""
+    """Matches as many points as possible that are at most `tolerance` apart.
+
+    Args:
+        one: points [n, 2].
+        other: points [m, 2].
+        tolerance: the largest distance of a match.
+
+    Returns:
+        The indices of matched points in `one` and in `other`.
+    """
     if not len(one) or not len(other):
         return np.empty(0, int), np.empty(0, int)
     distance = np.linalg.norm(one[:, None] - other[None], axis=-1)
@@ -253,25 +332,26 @@ def match_within(
 
 
 def mask_precision(found: np.ndarray, true: np.ndarray, overlap: float = 0.5) -> float:
-    """The share of hits among all objects that are found or true, TP / (TP + FP + FN).
+    """Computes the share of hits among all objects that are found or true, TP / (TP + FP + FN).
 
     An object is a hit if its mask's intersection with a true one is at least `overlap` of their
-    union. The mean over images is what is called average precision where cells are segmented.
+    union. In cell segmentation, the mean over images is called average precision.
 
     Args:
         found: [H, W], a label image: 0 for the background, another number for each object.
-        true: [H, W], the same of the truth.
-        overlap: at least one half, so that no mask is a hit of two others.
+        true: [H, W], the true label image.
+        overlap: at least one half, so that no mask is a hit for two others.
 
     Returns:
-        1 where there is no object in either.
+        From 0 to 1; 1 if there are no objects in either image.
     """
     common = np.zeros((int(found.max()) + 1, int(true.max()) + 1))
     np.add.at(common, (found.ravel(), true.ravel()), 1)
     areas, true_areas = common.sum(1), common.sum(0)
     union = areas[:, None] + true_areas - common
     is_hit = (common >= overlap * union)[1:, 1:] & (common[1:, 1:] > 0)
-    hits = min(is_hit.any(1).sum(), is_hit.any(0).sum())  # halves of a mask have both one half
+    # Two halves of one mask both overlap with it by one half, but make one hit.
+    hits = min(is_hit.any(1).sum(), is_hit.any(0).sum())
     total = np.count_nonzero(areas[1:]) + np.count_nonzero(true_areas[1:]) - hits
     return float(hits / total) if total else 1.0
 
@@ -279,17 +359,20 @@ def mask_precision(found: np.ndarray, true: np.ndarray, overlap: float = 0.5) ->
 def object_scores(
     scene: Scene, sprites: np.ndarray, mask: np.ndarray, centres: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """`scores_of_found` for the objects of a scene.
+    """Computes `scores_of_found` for the objects of scenes.
 
-    The centre of an object is the centre of mass of its sprite on the canvas. So it does not
-    count which pixel of an object the model calls its location, as long as the sprite makes
-    up for it.
+    The centre of an object is the centre of mass of its sprite on the canvas. Which pixel of an
+    object the model reports as its location therefore does not matter, if the sprite is shifted
+    accordingly.
 
     Args:
         scene: B scenes with M slots.
-        sprites: what its objects look like, [B, M, h, w, C].
+        sprites: the sprites of its objects, [B, M, h, w, C].
         mask: the true objects' visible pixels, [B, H, W].
         centres: the true centres [B, S, 2], where parts of objects are hidden; -1 where absent.
+
+    Returns:
+        See `scores_of_found`.
     """
     count, location = np.asarray(scene.count), np.asarray(scene.location)
     found = (
@@ -300,7 +383,7 @@ def object_scores(
 
 
 def _found(placed: np.ndarray) -> Found:
-    """A pixel belongs to the object that is brightest there, of placed sprites [n, H, W]."""
+    """The objects of placed sprites [n, H, W]; a pixel belongs to the brightest of them."""
     labels = placed.argmax(0) + 1 if len(placed) else np.zeros(placed.shape[1:], int)
     return Found(inferred_centres(placed), labels)
 
@@ -311,17 +394,18 @@ def scores_of_found(
     centres: np.ndarray | None = None,
     slots: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """What is found in B images, compared with the truth.
+    """Compares the objects that were found in B images with the true ones.
 
     Args:
         found: the objects of each image, at most M.
-        mask, centres: see `object_scores`. Without `centres`, true centres are those of the mask.
-        slots: M; by default as many as are found.
+        mask: the true objects' visible pixels, [B, H, W].
+        centres: the true centres [B, S, 2], -1 where absent; by default, those of the mask.
+        slots: M; by default, the largest number of objects found in an image.
 
     Returns:
-        `distance` [B, M] of matched centres in pixels, and `foreground_ari` [B], nan where there
-        is nothing to measure; `is_true` [B, M], whether an object is within `TOLERANCE` of a true
-        one, by the largest matching.
+        `distance` [B, M] of matched centres in pixels, and `foreground_ari` [B], nan where there is
+        nothing to measure; `is_true` [B, M], whether an object is within `TOLERANCE` of a true one,
+        by the largest matching.
     """
     distances, is_true, ari = [], [], np.full(len(mask), np.nan)
     for b, one in enumerate(found):
@@ -349,7 +433,14 @@ def _padded(rows: list[np.ndarray], length: int, value: Any) -> np.ndarray:
 
 
 def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
-    """Summaries of `object_scores`; those of objects are absent if there are none."""
+    """Summarises distances of centres and foreground ARI.
+
+    Args:
+        per_image: see `scores_of_found`.
+
+    Returns:
+        The metrics by name; those that nothing was measured for are absent.
+    """
     distance, ari = (
         per_image[name][~np.isnan(per_image[name])] for name in ("distance", "foreground_ari")
     )
@@ -366,12 +457,15 @@ def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
 def location_scores(
     is_true: np.ndarray, count: np.ndarray, true_count: np.ndarray
 ) -> dict[str, float]:
-    """Recall and precision of locations; neither where there are no objects.
+    """Computes recall and precision of locations.
 
     Args:
         is_true: whether an object that was found matches a true one, [B, M].
-        count: objects that were found, [B].
-        true_count: true objects, [B].
+        count: numbers of objects that were found, [B].
+        true_count: numbers of true objects, [B].
+
+    Returns:
+        `recall` if there are true objects, and `precision` if any were found.
     """
     totals = {"recall": true_count.sum(), "precision": count.sum()}
     return {name: float(is_true.sum() / total) for name, total in totals.items() if total}
@@ -381,12 +475,12 @@ def location_scores(
 
 
 def calibration(claimed: np.ndarray, is_true: np.ndarray, bins: int = 10) -> dict[str, Any]:
-    """Claimed probabilities of objects against the share of them that are true.
+    """Compares the claimed probabilities of objects with the share of them that are true.
 
     Args:
         claimed: probabilities [n].
         is_true: whether each matches a true object, [n].
-        bins: of equal width, from 0 to 1; a bin has its upper edge.
+        bins: how many bins of equal width from 0 to 1; a bin includes its upper edge.
 
     Returns:
         For each bin the number of `objects`, their mean `claimed` probability, and the share that
@@ -416,11 +510,21 @@ def calibration(claimed: np.ndarray, is_true: np.ndarray, bins: int = 10) -> dic
 def disentanglement(
     model: Model, scene: Scene, seed: int = 0, *, shard: ProcessShard | None = None
 ) -> dict[str, Any]:
-    """What happens to the other objects when one is changed in latent space.
+    """Measures what happens to the other objects when one is changed in latent space.
 
-    Of each scene with two objects or more, the first is moved as far as possible from
-    the others, or given the appearance of a prior sample. The scene is rendered, its
-    pixels rounded, and inferred again; the others should be where and what they were.
+    In each scene with two objects or more, the first is moved as far as possible from the others,
+    or given an appearance sampled from the prior. The scene is rendered, its pixels are rounded,
+    and it is inferred again; the other objects should not change.
+
+    Args:
+        model: a trained LAVAE.
+        scene: scenes that it inferred.
+        seed: seed of the sampled appearances.
+        shard: the share of this process; by default, according to JAX.
+
+    Returns:
+        The number of `scenes` with two objects or more, and for each edit the share of the other
+        objects that are lost and the mean changes of the rest.
     """
     shard = shard or ProcessShard.of_this_process()
     scene = scene[np.asarray(scene.count) >= 2]
@@ -428,7 +532,7 @@ def disentanglement(
         return {"scenes": 0}
 
     def seen_again(scene: Scene) -> Scene:
-        """Rendered and inferred, by each process its part."""
+        """Renders scenes and infers them again; each process does its share."""
         part = scene[shard.take(np.arange(len(scene)))]
         again = model.infer(_rounded(model, part), max_objects=model.settings.max_objects)
         return shard.gather(again, len(scene))
@@ -448,7 +552,7 @@ def disentanglement(
 
 
 def _rounded(model: Model, scene: Scene) -> np.ndarray:
-    """The binary image that a scene most likely is."""
+    """The most likely binary images of scenes."""
     means = np.asarray(model.render(scene))
     return likelihoods.of(model.settings).is_foreground(means).astype(np.float32)
 
@@ -473,7 +577,7 @@ def _farthest_location(scene: Scene, size: int) -> np.ndarray:
 
 
 def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, Any]:
-    """Each object but the first is looked for at its location, before and after the edit."""
+    """Compares the objects at the locations of all but the first, before and after the edit."""
     moved, changed, lost, total = [], [], 0, 0
     spread = np.asarray(before.appearance)[np.asarray(before.present)].std(0).mean()
     arrays = [

@@ -1,7 +1,7 @@
-"""Pictures, drawn with matplotlib and written without a display.
+"""Figures, drawn with matplotlib and written without a display.
 
-Each function returns a figure; `save` writes it. Images are [H, W, C] in 0..1, of numpy or
-of JAX; a location is a row and a column.
+Each function returns a figure; `save` writes it. Images are [H, W, C] from 0 to 1, as arrays of
+numpy or JAX; a location is a row and a column.
 """
 
 import pathlib
@@ -22,18 +22,33 @@ from lavae_jax.scene import Scene
 
 DOTS_PER_INCH = 200
 LARGEST_FONT = 7.0  # in points
-_CHARACTER = 0.052  # inches that a character of it takes, about
-COLORS = ("#ff9a1f", "#57b8ff")  # of marks; no object of multi-dSprites has them
+_CHARACTER = 0.052  # inches: the approximate width of a character of that size
+COLORS = ("#ff9a1f", "#57b8ff")  # of marks; no object of multi-dSprites has these colours
 _SPACE = 0.02  # inches between panels
 
 
 def save(figure: Figure, *paths: str | pathlib.Path) -> None:
+    """Writes a figure to files.
+
+    Args:
+        figure: the figure.
+        *paths: files to write; their endings determine the formats.
+    """
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # publishers refuse matplotlib's default
         for path in paths:
             figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
 def in_rows(items: Sequence, columns: int) -> list[Sequence]:
+    """Splits items into rows.
+
+    Args:
+        items: items in reading order.
+        columns: the length of a row.
+
+    Returns:
+        The rows; the last one may be shorter.
+    """
     return [items[i : i + columns] for i in range(0, len(items), columns)]
 
 
@@ -41,17 +56,31 @@ def in_rows(items: Sequence, columns: int) -> list[Sequence]:
 
 
 class Frame(NamedTuple):
-    """A square around an object."""
+    """A square around an object.
+
+    Attributes:
+        location: row and column of its centre.
+        size: side in pixels.
+        label: text in a corner of the square.
+        color: colour of the line and the label.
+        label_left: whether the label is on the left rather than on the right.
+    """
 
     location: np.ndarray
-    size: int  # in pixels
+    size: int
     label: str = ""
     color: str = COLORS[0]
-    label_left: bool = True  # otherwise on the right
+    label_left: bool = True
 
 
 class Cross(NamedTuple):
-    """A mark at a location."""
+    """A mark at a location.
+
+    Attributes:
+        location: row and column.
+        label: text next to the mark.
+        color: colour of the mark.
+    """
 
     location: np.ndarray
     label: str = ""
@@ -59,7 +88,14 @@ class Cross(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """An image, its title, and what is drawn on it."""
+    """An image with a title and marks.
+
+    Attributes:
+        image: [H, W, C].
+        title: the text above the image.
+        frames: squares that are drawn on it.
+        crosses: marks that are drawn on it.
+    """
 
     image: np.ndarray
     title: str = ""
@@ -76,11 +112,21 @@ def panels(
     caption: str = "",
     panel_inches: float = 1.0,
 ) -> Figure:
-    """Rows of panels. The figure is `panel_inches` wide for each column.
+    """Draws rows of panels; the figure is `panel_inches` wide for each column.
 
-    Titles stand above what they name, so that they take no width; a row's begins on its
-    left. `blocks` has the titles of blocks of columns and their numbers of columns, from left
-    to right; there is a little room between blocks. All text has the size at which it fits.
+    Titles are above what they name, so that they take no width; the title of a row is left-aligned.
+    There is a gap between blocks. All text has the largest size at which each text fits.
+
+    Args:
+        rows: panels, which need not fill a row.
+        column_titles: one for each column.
+        row_titles: one for each row.
+        blocks: titles of blocks of columns, and their numbers of columns, from left to right.
+        caption: the text below the panels.
+        panel_inches: the side of a panel.
+
+    Returns:
+        The figure.
     """
     columns = max((len(row) for row in rows), default=1)
     blocks = blocks or {"": columns}
@@ -112,7 +158,7 @@ def panels(
     figure = Figure(figsize=(width, height))
 
     def write(text: str, x: float, y: float, align: str) -> None:
-        """At inches from the left and from the bottom."""
+        """Writes text at inches from the left and from the bottom."""
         position = (x / width, (y + 0.3 * font / 72) / height)
         figure.text(*position, text, fontsize=font, ha=align, va="baseline", linespacing=1.1)
 
@@ -136,7 +182,7 @@ def panels(
 
 
 def _font_that_fits(texts: Iterable[tuple[str, float]]) -> float:
-    """The largest size in points at which each text is no wider than it may be, in inches."""
+    """The largest size in points at which no text exceeds its width in inches."""
     size = LARGEST_FONT
     for line, inches in {(line, n) for text, n in texts for line in text.split("\n") if line}:
         width = TextPath((0, 0), line, size=LARGEST_FONT).get_extents().width / 72
@@ -145,7 +191,7 @@ def _font_that_fits(texts: Iterable[tuple[str, float]]) -> float:
 
 
 def _show(axis: Axes, panel: Panel, scale: float) -> None:
-    """Marks are drawn on the image rather than into it, so that they stay sharp and legible."""
+    """Draws a panel. Marks are drawn over the image, at the figure's resolution."""
     image = np.clip(np.asarray(panel.image), 0, 1)
     axis.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1)
     axis.axis("off")
@@ -156,7 +202,7 @@ def _show(axis: Axes, panel: Panel, scale: float) -> None:
 
 
 def _draw_frame(axis: Axes, frame: Frame, canvas: tuple[int, int], scale: float) -> None:
-    """The part of it that lies on the canvas. The label is in a corner, where objects end."""
+    """Draws the part of a frame on the canvas, with the label in a corner, away from the object."""
     middle = np.asarray(frame.location)
     top, left = np.maximum(middle - frame.size / 2, -0.5)
     bottom, right = np.minimum(middle + frame.size / 2, np.array(canvas) - 0.5)
@@ -168,7 +214,7 @@ def _draw_frame(axis: Axes, frame: Frame, canvas: tuple[int, int], scale: float)
 
 
 def _draw_cross(axis: Axes, cross: Cross, canvas: tuple[int, int], scale: float) -> None:
-    """The label is on the right, or on the left where there is no room."""
+    """Draws a cross. The label is on the right, or on the left where the canvas ends."""
     row, column = cross.location
     size = {"markersize": max(5 * scale, 3), "markeredgewidth": max(scale, 0.6)}
     axis.plot(column, row, "+", color=cross.color, path_effects=_outline(scale), **size)
@@ -185,17 +231,25 @@ def _write_on(axis: Axes, text: str, color: str, scale: float, **position) -> No
 
 
 def _outline(scale: float) -> list[patheffects.AbstractPathEffect]:
-    """Dark, so that marks can be seen on bright objects too."""
+    """A black outline, so that marks are visible on bright objects."""
     return [patheffects.withStroke(linewidth=max(2 * scale, 1), foreground="black")]
 
 
-# --- what a model sees -------------------------------------------------------
+# --- reconstructions ---------------------------------------------------------
 
 
 def reconstructions(images, means, scene: Scene | None = None, sprites=None, **kwargs) -> Figure:
-    """A row for each image: input, reconstruction, locations, and the objects' sprites.
+    """Draws a row for each image: input, reconstruction, locations, and the objects' sprites.
 
-    A model without objects has the first two only.
+    Args:
+        images: [B, H, W, C].
+        means: reconstructions [B, H, W, C].
+        scene: the inferred scenes; None for a model without objects, whose rows end there.
+        sprites: [B, M, h, w, C].
+        **kwargs: passed on to `panels`.
+
+    Returns:
+        The figure.
     """
     images, means = np.asarray(images), np.asarray(means)
     rows = [[Panel(image), Panel(mean)] for image, mean in zip(images, means, strict=True)]
@@ -212,16 +266,23 @@ def reconstructions(images, means, scene: Scene | None = None, sprites=None, **k
     return panels(rows, column_titles=titles[:columns], **kwargs)
 
 
-# --- how training went, and how counting goes --------------------------------
+# --- training and counting ---------------------------------------------------
 
 
 class Curve(NamedTuple):
-    """A metric, by its name in metrics.jsonl."""
+    """A metric of training.
+
+    Attributes:
+        name: its name in metrics.jsonl.
+        title: title of its panel.
+        unit: label of its axis.
+        highest: its highest possible value.
+    """
 
     name: str
     title: str
     unit: str
-    highest: float = np.inf  # that it can be
+    highest: float = np.inf
 
 
 _IN_TRAINING = {"label": "training batches", "color": "0.65", "linewidth": 0.6}
@@ -231,10 +292,18 @@ _HELD_OUT = {"label": "held-out scenes", "color": "black", "linewidth": 1, "mark
 def training_curves(
     records: Sequence[dict], curves: Sequence[Curve], panel_inches: float
 ) -> Figure:
-    """Metrics over steps, one panel each, out of the lines of metrics.jsonl.
+    """Draws metrics over steps, one panel each.
 
-    The highest twentieth of the values lies beyond the panel, so that the first steps' do
-    not hide the rest. A metric with a highest possible value is shown up to that, whole.
+    The highest twentieth of the values is cut off, because the first steps' values would hide the
+    rest. A metric with a highest possible value is shown up to that value.
+
+    Args:
+        records: the lines of metrics.jsonl.
+        curves: the metrics.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
     """
     size = (2.6 * panel_inches * len(curves), 2.4 * panel_inches)
     font = LARGEST_FONT * min(panel_inches, 1)
@@ -261,9 +330,9 @@ def training_curves(
 
 
 def _over_steps(axis: Axes, title: str, font: float) -> None:
-    """What panels of a metric over steps have in common."""
+    """Formats an axis of a metric over steps."""
     axis.set_xlim(left=0)
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, which is short
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k rather than 10 000
     axis.set_title(title, fontsize=1.15 * font)
     axis.set_xlabel("step", fontsize=font)
     axis.tick_params(labelsize=0.9 * font)
@@ -276,8 +345,17 @@ def compared(
     highest: float | None = None,
     panel_inches: float = 1.0,
 ) -> Figure:
-    """Metrics over steps, a panel for each and a line for each run, out of the lines of its
-    metrics.jsonl. Values above `highest` are beyond the panel."""
+    """Draws metrics over steps, a panel for each metric and a line for each run.
+
+    Args:
+        runs: the lines of each run's metrics.jsonl, by the run's name.
+        metrics: their names in metrics.jsonl.
+        highest: larger values are cut off.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
+    """
     font = LARGEST_FONT * min(panel_inches, 1)
     size = (4 * panel_inches * len(metrics), 3 * panel_inches)
     figure = Figure(figsize=size, layout="constrained")
@@ -296,8 +374,17 @@ def compared(
 
 
 def count_confusion(confusion: np.ndarray, title: str, panel_inches: float) -> Figure:
-    """Rows are true counts, columns inferred ones. Cells hold numbers of scenes; the darker
-    a cell, the larger its share of the row."""
+    """Draws a confusion matrix of counts.
+
+    Args:
+        confusion: numbers of scenes; rows are true counts, columns inferred ones. The larger a
+            cell's share of its row, the darker it is.
+        title: title of the figure.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
+    """
     confusion = np.asarray(confusion)
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     side = panel_inches * (1 + 0.35 * len(confusion))
@@ -319,9 +406,15 @@ def count_confusion(confusion: np.ndarray, title: str, panel_inches: float) -> F
 
 
 def calibration(results: Mapping[str, dict], panel_inches: float = 1.0) -> Figure:
-    """The share of objects that are true over their claimed probability, a line for each split.
+    """Draws the share of true objects over the claimed probability, a line for each split.
 
-    `results` are those of `evaluation.calibration`. The area of a dot grows with its objects.
+    Args:
+        results: those of `evaluation.calibration`, by split. The area of a dot grows with the
+            number of its objects.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
     """
     font = LARGEST_FONT * min(panel_inches, 1)
     figure = Figure(figsize=(3 * panel_inches, 3 * panel_inches), layout="constrained")
@@ -354,7 +447,18 @@ def sizes(
     what: str = "the larger side of a connected part",
     panel_inches: float = 1.0,
 ) -> Figure:
-    """How many objects have a size of so many pixels; a line marks the chosen one."""
+    """Draws a histogram of sizes, with a line at the chosen size.
+
+    Args:
+        sides: sizes in pixels.
+        chosen: the size to mark.
+        name: name of the chosen size.
+        what: what the sizes describe.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
+    """
     font = LARGEST_FONT * min(panel_inches, 1)
     figure = Figure(figsize=(4 * panel_inches, 2.4 * panel_inches), layout="constrained")
     axis = figure.subplots()
@@ -369,7 +473,16 @@ def sizes(
 
 
 def generalisation(results: Sequence[dict], panel_inches: float = 1.0) -> Figure:
-    """Count accuracy and location error over the number of objects, a line for each canvas."""
+    """Draws count accuracy and location error over the number of objects, a line for each canvas.
+
+    Args:
+        results: scores with the `kind` of objects, the `canvas` and the `count`; each kind has a
+            column of panels.
+        panel_inches: scales the figure.
+
+    Returns:
+        The figure.
+    """
     kinds = list(dict.fromkeys(result["kind"] for result in results))
     canvases = sorted({result["canvas"] for result in results})
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(canvases)))

@@ -1,4 +1,4 @@
-"""What a trained model does, in pictures: the paper's figures and two more, edits, data."""
+"""Figures of a trained model: the paper's and two more, edits, and scenes of a data set."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from lavae_jax.scene import Index, Scene
 if TYPE_CHECKING:
     from lavae_jax.input_pipeline import Source
 
-# --- objects that are marked -------------------------------------------------
+# --- marked objects ----------------------------------------------------------
 
 STYLES = {  # colour of a frame, and whether its label is on the left
     "": (COLORS[0], True),
@@ -26,10 +26,10 @@ BOTH = {"0": 0, "1": 1}
 
 
 def _rendered(model: Model, scene: Scene, marks: Mapping[str, Index]) -> list[Panel]:
-    """A panel for each scene, with frames around objects.
+    """Makes a panel for each scene, with frames around objects.
 
-    `marks` has their labels and indices, one for all scenes or one for each; where there is
-    no such object, there is no frame.
+    `marks` has the labels and indices of the objects, one index for all scenes or one for each. An
+    object that is absent has no frame.
     """
     location, count = np.asarray(scene.location), np.asarray(scene.count)
     size = model.settings.sprite_size
@@ -71,7 +71,7 @@ CURVES = (
     Curve("count_accuracy", "count accuracy", "share of scenes", highest=1.0),
 )
 SAMPLE_COLUMNS = 6
-COUNTED = 1_000  # scenes of each split in the confusion of counts
+COUNTED = 1_000  # scenes of each source in the confusion matrix of counts
 
 
 def _title(model: Model | Baseline) -> str:
@@ -82,15 +82,22 @@ def _title(model: Model | Baseline) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Gallery:
-    """A model, scenes to show it on, and a method for each kind of figure.
+    """Draws the figures of a model, with a method for each kind of figure.
 
-    test, crowd: scenes with the features "image" and "count", the latter with many objects.
-    records: the lines of the run's metrics.jsonl.
-    rows: scenes in a figure. steps: panels of a traversal.
+    Attributes:
+        model: a trained LAVAE.
+        beside: other models, whose samples are shown next to the model's.
+        test: scenes with the features "image" and "count".
+        crowd: scenes with many objects and the same features.
+        records: the lines of the run's metrics.jsonl.
+        seed: seed of samples and of the choice of objects to edit.
+        rows: scenes in a figure.
+        steps: panels of a traversal.
+        panel_inches: the side of a panel.
     """
 
     model: Model
-    beside: Sequence[Model | Baseline]  # whose samples are shown beside the model's
+    beside: Sequence[Model | Baseline]
     test: "Source"
     crowd: "Source"
     records: Sequence[dict] = ()
@@ -100,21 +107,41 @@ class Gallery:
     panel_inches: float = 1.0
 
     def draw(self, name: str) -> Figure | None:
-        """One of FIGURES; None if there is nothing to draw it from."""
+        """Draws a figure.
+
+        Args:
+            name: one of `FIGURES`.
+
+        Returns:
+            The figure; None if the data for it are missing.
+        """
         kind = name.removesuffix("_crowd")
         if f"{kind}_crowd" not in FIGURES:
             return getattr(self, kind)()
         return getattr(self, kind)(self.crowd if name.endswith("_crowd") else self.test)
 
-    # --- what is seen, and dreamt ------------------------------------------------
+    # --- reconstructions and samples ---------------------------------------------
 
     def reconstruction(self, source: "Source") -> Figure:
+        """Draws scenes, their reconstructions, and the objects' locations and sprites.
+
+        Args:
+            source: the scenes.
+
+        Returns:
+            The figure.
+        """
         images = self._images(source, at_least=1)
         scene = self.model.infer(images)
         seen = self.model.render(scene), scene, self.model.sprites(scene)
         return figures.reconstructions(images, *seen, panel_inches=self.panel_inches)
 
     def prior_samples(self) -> Figure:
+        """Draws samples of the model and of those beside it.
+
+        Returns:
+            The figure.
+        """
         models = (self.model, *self.beside)
         titles = [_title(model) for model in models]
         if len(set(titles)) < len(titles):
@@ -123,6 +150,11 @@ class Gallery:
         return self._sample_blocks(dict(zip(titles, samples, strict=True)))
 
     def prior_samples_4_5(self) -> Figure:
+        """Draws samples of the model with 4 or 5 objects.
+
+        Returns:
+            The figure.
+        """
         samples = self._samples(self.model, count=[4, 5])
         return self._sample_blocks({"LAVAE with 4 or 5 objects": samples})
 
@@ -132,22 +164,37 @@ class Gallery:
         return model.render(drawn) if isinstance(model, Model) else drawn
 
     def _sample_blocks(self, samples: Mapping[str, np.ndarray]) -> Figure:
-        """Images by the title of their block, side by side."""
+        """Draws images side by side, in blocks with titles."""
         panels = [[Panel(image) for image in np.asarray(images)] for images in samples.values()]
         blocks = [figures.in_rows(block, SAMPLE_COLUMNS) for block in panels]
         rows = [list(itertools.chain(*parts)) for parts in zip(*blocks, strict=True)]
         return self._panels(rows, blocks=dict.fromkeys(samples, SAMPLE_COLUMNS))
 
-    # --- what is edited ----------------------------------------------------------
+    # --- edited scenes -----------------------------------------------------------
 
     def swap(self, source: "Source") -> Figure:
+        """Swaps the locations of the first two objects.
+
+        Args:
+            source: the scenes.
+
+        Returns:
+            The figure.
+        """
         scene = self.model.infer(self._images(source, at_least=2))
         edits = {"reconstruction": scene, "objects 0 and 1 swapped": scene.swap(0, 1)}
         rows = [_rendered(self.model, edited, BOTH) for edited in edits.values()]
         return self._panels(rows, row_titles=list(edits))
 
     def location_traversal(self, source: "Source") -> Figure:
-        """An object goes around the canvas on an ellipse."""
+        """Moves an object of each scene around the canvas on an ellipse.
+
+        Args:
+            source: the scenes.
+
+        Returns:
+            The figure.
+        """
         scene = self.model.infer(self._images(source, at_least=1))
         chosen = self._pick(scene)
         middle = np.array(scene.canvas) / 2
@@ -161,10 +208,17 @@ class Gallery:
         return self._panels(_transposed(columns), column_titles=titles)
 
     def appearance_traversal(self, source: "Source") -> Figure:
-        """One coordinate of an object's appearance goes over 2.5 of the prior's standard
-        deviations either way: from -2.5 to 2.5 for N(0, I).
+        """Changes one coordinate of an object's appearance in each scene.
 
-        Each scene has another coordinate, of those that vary most over the scenes shown.
+        It ranges over 2.5 of the prior's standard deviations on either side of the mean: from -2.5
+        to 2.5 for N(0, I). Each scene has another coordinate, of those that vary most over the
+        scenes shown.
+
+        Args:
+            source: the scenes.
+
+        Returns:
+            The figure.
         """
         scene = self.model.infer(self._images(source, at_least=1))
         chosen, each = self._pick(scene), np.arange(len(scene))
@@ -188,18 +242,28 @@ class Gallery:
         return self._panels(_transposed(columns))
 
     def _pick(self, scene: Scene) -> np.ndarray:
-        """An object of each scene."""
+        """Picks an object of each scene at random."""
         rng = np.random.default_rng(self.seed)
         return rng.integers(0, np.maximum(np.asarray(scene.count), 1))
 
-    # --- how it was trained, and how it counts -----------------------------------
+    # --- training and counting ---------------------------------------------------
 
     def training_curves(self) -> Figure | None:
+        """Draws the metrics of training over steps.
+
+        Returns:
+            The figure; None if there are no metrics.
+        """
         known = set().union(*self.records)
         curves = [c for c in CURVES if {c.name, f"held_out_{c.name}"} & known]
         return figures.training_curves(self.records, curves, self.panel_inches) if curves else None
 
     def count_confusion(self) -> Figure:
+        """Draws the confusion matrix of counts on the first scenes of both sources.
+
+        Returns:
+            The figure.
+        """
         batches = [s.read(range(min(len(s), COUNTED))) for s in (self.test, self.crowd)]
         inferred = [np.asarray(self.model.infer(batch["image"]).count) for batch in batches]
         true = [batch["count"] for batch in batches]
@@ -211,7 +275,7 @@ class Gallery:
     # --- parts -------------------------------------------------------------------
 
     def _images(self, source: "Source", at_least: int) -> np.ndarray:
-        """The first scenes with enough objects; then others, if there are too few."""
+        """Returns the first scenes with enough objects; if there are too few, others follow."""
         batch = source.read(range(min(len(source), 40 * self.rows)))
         order = np.argsort(batch["count"] < at_least, kind="stable")
         return batch["image"][order[: self.rows]]
@@ -227,7 +291,13 @@ class Gallery:
 
 
 class Edit(NamedTuple):
-    """A change to scenes, and where objects 0 and 1 are among those of the result."""
+    """A change to scenes.
+
+    Attributes:
+        title: title of its column.
+        apply: the change.
+        marks: indices of objects 0 and 1 after it, by their labels.
+    """
 
     title: str
     apply: Callable[[Scene], Scene]
@@ -244,7 +314,16 @@ EDITS = (
 
 
 def edits(model: Model, images, scene: Scene) -> Figure:
-    """A row for each image: the image, the scene that was inferred from it, and edits of that."""
+    """Draws a row for each image: the image, its reconstruction, and edits of its scene.
+
+    Args:
+        model: the model that inferred the scenes.
+        images: [B, H, W, C].
+        scene: B scenes with at least two objects each.
+
+    Returns:
+        The figure.
+    """
     columns = [[Panel(image) for image in images]]
     columns += [_rendered(model, edit.apply(scene), edit.marks) for edit in EDITS]
     titles = ["input", *(edit.title for edit in EDITS)]
@@ -255,7 +334,17 @@ def edits(model: Model, images, scene: Scene) -> Figure:
 
 
 def scenes(images, titles: Sequence[str], centres: Sequence[np.ndarray], caption: str) -> Figure:
-    """A grid of scenes; the centres of each, [n, 2], are marked."""
+    """Draws a grid of scenes with marks at the true centres.
+
+    Args:
+        images: [B, H, W, C].
+        titles: one for each scene.
+        centres: [n, 2] for each scene.
+        caption: the text below the grid.
+
+    Returns:
+        The figure.
+    """
     panels = [
         Panel(image, title, crosses=[Cross(location) for location in its_centres])
         for image, title, its_centres in zip(images, titles, centres, strict=True)

@@ -1,9 +1,9 @@
-"""Table 1 of the paper, with our results beside it.
+"""Table 1 of the paper, with our results next to the paper's.
 
-A result is a file that launch/evaluate.py wrote. Results of one model, data set and recipe that
-differ in their seeds alone make one row: mean ± standard deviation over seeds. A seed succeeds if
-its count accuracy reaches the paper's on `test`, and 99 % on the crowded split (the paper does not
-say whether its number includes that). A LAVAE with a learnt prior of appearances is not the
+A result is a file written by launch/evaluate.py. Results of one model, data set and recipe that
+differ only in their seeds make one row: mean ± standard deviation over seeds. A seed succeeds if
+its count accuracy reaches the paper's on `test`, and 99 % on scenes with 7 objects (the paper does
+not say whether its number includes those). A LAVAE with a learnt prior of appearances is not the
 paper's model: it has a row of its own, without the paper's numbers. So have classical methods,
 which only count and locate.
 """
@@ -26,7 +26,13 @@ class TableError(UserError, ValueError):
 
 
 class Published(NamedTuple):
-    """Numbers of Table 1: -log p(x), its spread, and the lowest count accuracy."""
+    """Numbers of Table 1.
+
+    Attributes:
+        neg_bound: -log p(x), in nats.
+        spread: the spread of -log p(x).
+        count_accuracy: the lowest count accuracy; None for the baseline.
+    """
 
     neg_bound: float
     spread: float
@@ -69,7 +75,23 @@ COLUMNS = ["data set", "model", "-log p(x) <=", "paper", "n acc. (0-3 / 7)", "pa
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What the table needs of a file. Splits are in order: `test`, then the crowded ones."""
+    """What the table needs of a file.
+
+    Attributes:
+        file: its path.
+        dataset: name of the data set.
+        kind: a key of `MODELS`.
+        recipe: name of the recipe, or of the classical method.
+        overrides: changes to the data set.
+        seed: seed of the training run.
+        num_samples: importance samples.
+        support: where q(z_loc) samples; None for other models than LAVAE.
+        prior: the prior of appearances.
+        neg_bound: the bound on -log p(x); None for classical methods.
+        images: number of scenes by split: `test`, then those with a fixed number of objects.
+        count_accuracy: count accuracy by split, in the same order.
+        entropy: the data entropy; None if it is not known.
+    """
 
     file: str
     dataset: str
@@ -79,11 +101,11 @@ class Result:
     seed: int
     num_samples: int
     support: str | None
-    prior: str  # of appearances
-    neg_bound: float | None  # classical methods have none
+    prior: str
+    neg_bound: float | None
     images: dict[str, int]
     count_accuracy: dict[str, float]
-    entropy: float | None  # of the data
+    entropy: float | None
 
 
 FIELDS = {
@@ -96,10 +118,21 @@ FIELDS = {
     "support": str | None,
     "splits": dict,
 }
-NORMAL = "normal"  # the paper's prior, and that of results from before there was another
+NORMAL = "normal"  # the paper's prior, and that of old results, which do not name one
 
 
 def read(file: str) -> Result:
+    """Reads a result.
+
+    Args:
+        file: its path.
+
+    Returns:
+        The result.
+
+    Raises:
+        TableError: the file cannot be read, or is not a result.
+    """
     try:
         text = pathlib.Path(file).read_text()
     except OSError as error:
@@ -110,7 +143,18 @@ def read(file: str) -> Result:
 
 
 def parse(file: str, text: str) -> Result:
-    """The result in a file with this text."""
+    """Parses a result.
+
+    Args:
+        file: its path, for error messages.
+        text: the content of the file.
+
+    Returns:
+        The result.
+
+    Raises:
+        TableError: the text is not a result.
+    """
     found = _checked_fields(file, text)
     splits = _checked_splits(file, found["splits"])
 
@@ -172,7 +216,14 @@ def _checked_splits(file: str, splits: dict) -> dict[str, dict]:
 
 
 def crowded(splits: Iterable[str]) -> list[str]:
-    """The splits with a fixed number of objects, such as test_7, the fewest objects first."""
+    """Selects the splits with a fixed number of objects, such as test_7.
+
+    Args:
+        splits: names of splits.
+
+    Returns:
+        Their names, the fewest objects first.
+    """
     names = [name for name in splits if re.fullmatch(r"test_[0-9]+", name)]
     return sorted(names, key=lambda name: int(name.removeprefix("test_")))
 
@@ -182,17 +233,32 @@ def crowded(splits: Iterable[str]) -> list[str]:
 
 @dataclasses.dataclass
 class Table:
-    """Rows of text, and what the marks [1], [2], ... in them mean."""
+    """Rows of text with marks [1], [2], ... for notes.
+
+    Attributes:
+        rows: the cells of each row.
+        notes: the text of each mark.
+    """
 
     rows: list[list[str]]
     notes: list[str]
 
 
 def make_table(results: list[Result]) -> Table:
-    """For each data set and model: the paper's row, learnt priors, then what is not comparable.
-    Below them the entropy of the data, which no model can beat, where it is known.
+    """Makes the table.
 
-    Recipes are named where the table has more than one for a prior. They have a row each.
+    For each data set and model, the row with the paper's numbers comes first, then learnt priors,
+    then results that are not comparable. Below them is the data entropy, if it is known, which is a
+    lower bound for any model. If a prior has more than one recipe, each has a row with its name.
+
+    Args:
+        results: results in any order.
+
+    Returns:
+        The table.
+
+    Raises:
+        TableError: results of one row differ in more than their seeds.
     """
     table = Table([], [])
     groups = group(results)
@@ -221,7 +287,17 @@ def make_table(results: list[Result]) -> Table:
 
 
 def group(results: list[Result]) -> list[list[Result]]:
-    """The results of each row, sorted by recipe and data. They must differ in their seeds alone."""
+    """Groups the results of each row.
+
+    Args:
+        results: results in any order.
+
+    Returns:
+        The results of each row, sorted by data set, model, prior, recipe and overrides.
+
+    Raises:
+        TableError: results of one row differ in more than their seeds, or two have the same seed.
+    """
     groups = defaultdict(list)
     for result in results:
         row = groups[result.dataset, result.kind, result.prior, result.recipe, result.overrides]
@@ -259,7 +335,14 @@ def _describe(result: Result) -> str:
 
 
 def differences(result: Result) -> str:
-    """In what a result is not comparable with the paper's; empty if in nothing."""
+    """Describes why a result is not comparable with the paper's.
+
+    Args:
+        result: a result.
+
+    Returns:
+        The differences; empty if it is comparable.
+    """
     found = [f"data with {result.overrides}"] if result.overrides else []
     for split, images in result.images.items():
         if images != PAPER_IMAGES:
@@ -279,7 +362,7 @@ def _model(result: Result, name_recipe: bool) -> str:
 
 
 def _mark(notes: list[str], difference: str) -> str:
-    """The mark of a note, which is written down if it is new."""
+    """Returns the mark of a note, which is added if it is new."""
     note = f"not comparable with the paper: {difference}"
     if note not in notes:
         notes.append(note)
@@ -299,12 +382,20 @@ def _row(title: str, model: str, results: list[Result], published: Published | N
 
 
 def mean_and_spread(values: list[float]) -> str:
+    """Formats numbers as mean ± standard deviation.
+
+    Args:
+        values: at least one number.
+
+    Returns:
+        The text; the mean alone for one number.
+    """
     mean = f"{statistics.fmean(values):.1f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"
 
 
 def _accuracy(results: list[Result]) -> str:
-    """Mean count accuracy on `test`, then on the crowded split, or - if that is not known."""
+    """Mean count accuracy on `test`, then on scenes with 7 objects, or - if that is not known."""
     if not results or not results[0].count_accuracy:
         return ""
     means = [
@@ -315,7 +406,7 @@ def _accuracy(results: list[Result]) -> str:
 
 
 def _seeds(results: list[Result], published: Published | None) -> str:
-    """How many seeds succeed, or just how many there are where that cannot be judged."""
+    """How many seeds succeed; or only the number of seeds, if success is not defined."""
     if not results or results[0].kind == "classical":
         return ""
     number = str(len(results))
@@ -325,6 +416,15 @@ def _seeds(results: list[Result], published: Published | None) -> str:
 
 
 def succeeds(result: Result, published: Published) -> bool:
+    """Checks whether the count accuracies of a seed are high enough.
+
+    Args:
+        result: the result of the seed.
+        published: the paper's numbers.
+
+    Returns:
+        Whether they reach the paper's on `test`, and `CROWD_ACCURACY` on other splits.
+    """
     return all(
         accuracy >= (published.count_accuracy if split == "test" else CROWD_ACCURACY)
         for split, accuracy in result.count_accuracy.items()
@@ -335,6 +435,14 @@ def succeeds(result: Result, published: Published) -> bool:
 
 
 def as_text(table: Table) -> str:
+    """Formats a table in columns.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text, with the notes below the table.
+    """
     lines = [COLUMNS, *table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [
@@ -345,6 +453,15 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
+    """Formats a table in Markdown.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text, with the notes below the table.
+    """
+
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
@@ -362,7 +479,18 @@ FORMATS = {"text": as_text, "markdown": as_markdown}
 
 
 def format_files(files: list[str], table_format: str = "text") -> str:
-    """The table of the results in these files, in one of the FORMATS."""
+    """Reads results and formats their table.
+
+    Args:
+        files: paths of results.
+        table_format: one of `FORMATS`.
+
+    Returns:
+        The text of the table.
+
+    Raises:
+        TableError: there are no files, or they make no table.
+    """
     if not files:
         raise TableError(
             "name the files that launch/evaluate.py wrote, such as "
