@@ -22,6 +22,11 @@ MNIST_DIR = flags.DEFINE_string(
 
 
 def make_builder() -> "datasets.SceneBuilder":
+    """Makes the builder of the data set that the flags name.
+
+    Returns:
+        The builder; the data set need not be built yet.
+    """
     datasets = scene_data.load()
     return datasets.make_builder(
         DATASET.value,

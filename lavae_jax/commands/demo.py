@@ -1,10 +1,10 @@
-"""Decomposes fresh scenes with a trained model, edits them, and draws the result.
+"""Decomposes new scenes with a trained model, edits them, and draws the result.
 
     lavae demo                              # shipped weights, demo.png
     lavae demo --checkpoint=dsprites --count=7 --seed=3
 
-In a checkout, the scenes are those of the model's data set, drawn in memory. The installed package
-has no data sets, so they are samples of the model.
+In a checkout, scenes of the model's data set are drawn in memory. The installed package has no data
+sets, so the scenes are samples of the model.
 """
 
 import numpy as np
@@ -23,6 +23,14 @@ OUTPUT = flags.DEFINE_string("output", "demo.png", "The picture to write.")
 
 
 def make_builder(model: lavae_jax.Model):
+    """Makes a builder that can draw scenes for a model.
+
+    Args:
+        model: a trained LAVAE.
+
+    Returns:
+        The builder of its data set, or of a similar one if the digits are missing.
+    """
     datasets = scene_data.load()
     options = model_flags.builder_options(model)
     builder = datasets.demo_builder(**options)
@@ -37,7 +45,14 @@ def make_builder(model: lavae_jax.Model):
 
 
 def draw_scenes(model: lavae_jax.Model) -> np.ndarray:
-    """Images [B, H, W, C], 0 or 1, with COUNT objects each."""
+    """Draws scenes with COUNT objects each, or samples them from the model.
+
+    Args:
+        model: a trained LAVAE.
+
+    Returns:
+        Images [B, H, W, C], bool.
+    """
     if scene_data.find() and model.config.dataset.name != "images":
         drawn = make_builder(model).draw(SCENES.value, SEED.value, (COUNT.value, COUNT.value))
         return drawn.image > 0
@@ -52,17 +67,18 @@ def draw_scenes(model: lavae_jax.Model) -> np.ndarray:
     return likelihoods.of(model.settings).is_foreground(means)
 
 
-CANDIDATES = 512  # samples, of which those are shown whose objects are farthest apart
+CANDIDATES = 512  # samples; those whose objects are farthest apart are shown
 
 
 def _least_distance(location: np.ndarray) -> np.ndarray:
-    """[B]: of the locations [B, n, 2] of a scene, by the larger of rows and columns."""
+    """[B]: the least distance (maximum norm) between the locations [B, n, 2] of a scene."""
     distance = np.abs(location[:, :, None] - location[:, None]).max(-1)
     distance += np.eye(location.shape[1], dtype=int) * 1_000_000
     return distance.min((1, 2))
 
 
 def main():
+    """Decomposes and edits scenes, and writes the picture."""
     output = program.output_file(OUTPUT.value, program.PICTURES)
     model = model_flags.load_lavae()
     images = draw_scenes(model)
@@ -76,4 +92,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main)

@@ -1,4 +1,4 @@
-"""Measures a trained model, or a classical method, on the test splits.
+"""Evaluates a trained model, or a classical method, on the test splits.
 
     lavae evaluate --checkpoint=runs/mnist1k-cpu
     lavae evaluate --checkpoint=runs/mnist1k-cpu --split=test --num_images=1000
@@ -7,14 +7,14 @@
     lavae evaluate --checkpoint=mnist1k --set=apart=8 --calibration
     lavae evaluate --checkpoint=watershed --dataset=multi_mnist/1k    # or connected-components
 
-Prints the importance-weighted bound on -log p(x) beside the entropy of the data, count
-accuracy, how far inferred centres are from the true ones, recall and precision of locations,
-how well the probabilities of objects are calibrated, foreground ARI, and how far objects are
-disentangled; writes all of it, with the confusion matrix of counts, to --output. Classical
-methods have no likelihood and no probabilities.
+Prints the importance-weighted bound on -log p(x) and the data entropy, count accuracy, distances of
+inferred centres from the true ones, recall and precision of locations, the calibration of objects'
+probabilities, foreground ARI, and the disentanglement of objects. Writes all of these, with the
+confusion matrix of counts, to --output. Classical methods have neither a likelihood nor
+probabilities.
 
-Several processes share the images, and the numbers stay the same. They are started as
-those of launch/train.py are; process 0 prints and writes.
+Several processes can share the images, with the same results. They are started like those of
+launch/train.py; process 0 prints and writes.
 """
 
 import json
@@ -54,6 +54,15 @@ flags.adopt_module_key_flags(process_flags)
 
 
 def entropy(builder, split: str) -> float | None:
+    """Computes the data entropy, or prints why it cannot.
+
+    Args:
+        builder: the builder of the data set.
+        split: the name of the split.
+
+    Returns:
+        The entropy in nats; None if it is not known.
+    """
     try:
         return builder.entropy(split)
     except scene_data.load().digits.SourceError:
@@ -62,6 +71,14 @@ def entropy(builder, split: str) -> float | None:
 
 
 def load_model() -> lavae_jax.Model | lavae_jax.Baseline:
+    """Loads the model that the flags name.
+
+    Returns:
+        The model, with the support that the flags name.
+
+    Raises:
+        UsageError: a flag does not apply to this model.
+    """
     model = model_flags.load()
     if SUPPORT.value:
         if not isinstance(model, lavae_jax.Model):
@@ -73,7 +90,14 @@ def load_model() -> lavae_jax.Model | lavae_jax.Baseline:
 
 
 def describe_model(model: lavae_jax.Model | lavae_jax.Baseline) -> dict[str, Any]:
-    """What a file of results says of a model and its measurement."""
+    """Describes a model and its evaluation for a file of results.
+
+    Args:
+        model: the model.
+
+    Returns:
+        All fields of the file but `splits`.
+    """
     config = model.config
     is_same = DATASET.value is None and SET.value is None
     return {
@@ -91,7 +115,14 @@ def describe_model(model: lavae_jax.Model | lavae_jax.Baseline) -> dict[str, Any
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    """The same of a classical method, which has nothing random."""
+    """Describes a classical method for a file of results; it has nothing random.
+
+    Args:
+        name: the name of the method.
+
+    Returns:
+        The same fields as `describe_model`.
+    """
     return {
         "checkpoint": name,
         "name": name,
@@ -107,6 +138,14 @@ def describe_method(name: str) -> dict[str, Any]:
 
 
 def classical_builder() -> "datasets.SceneBuilder":
+    """Makes the builder of the data set that a classical method is evaluated on.
+
+    Returns:
+        The builder.
+
+    Raises:
+        UsageError: --dataset is missing, or a flag does not apply to classical methods.
+    """
     if DATASET.value is None:
         raise app.UsageError(f"--checkpoint={model_flags.CHECKPOINT.value} needs a --dataset")
     if SUPPORT.value or CALIBRATION.value:
@@ -121,6 +160,7 @@ def classical_builder() -> "datasets.SceneBuilder":
 
 
 def main():
+    """Evaluates a model or a method, and writes the results after each split."""
     process_flags.connect()
     reports = jax.process_index() == 0
     output = program.output_file(OUTPUT.value) if reports else None
@@ -151,7 +191,8 @@ def main():
         results["splits"][name] = scores
         if reports:
             print(evaluation.describe(name, scores), flush=True)
-            output.write_text(json.dumps(results, indent=1) + "\n")  # a stop loses little
+            # After each split, so that an interruption loses little.
+            output.write_text(json.dumps(results, indent=1) + "\n")
     if not reports:
         return
     print(f"written to {output}")
@@ -163,4 +204,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main)

@@ -1,15 +1,14 @@
-"""Takes out of a run what is needed to use its model, small enough to be shipped.
+"""Exports the model of a run, without what only training needs.
 
     lavae export --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
     lavae evaluate --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
     lavae export --card=lavae_jax/weights/mnist1k
 
-Writes the newest checkpoint without the optimiser and the auxiliary VAE, in half
-precision; the config without folders of this machine; the training's metrics; and
-`provenance.json`: the command that makes the model again, the time that it took, the
-revision of this repository and the packages' versions; and a model card. `lavae_jax.load` takes
-the folder, or its name if it is in lavae_jax/weights. --card writes the model card of an exported
-model anew, with the results that are in its folder by then.
+Writes the newest checkpoint in half precision, without the optimiser and the auxiliary VAE; the
+config without local folders; the metrics of training; `provenance.json`: the command that
+reproduces the model, its training time, the revision of this repository and the packages' versions;
+and a model card. `lavae_jax.load` takes the folder, or its name if it is in lavae_jax/weights.
+--card rewrites the model card of an exported model with the results that are now in its folder.
 """
 
 import importlib
@@ -40,7 +39,17 @@ def _module(name: str) -> types.ModuleType:
 
 
 def command(config: ConfigDict) -> str:
-    """What trains the same model again, up to folders and to when things are reported."""
+    """Finds the command that trains the same model, apart from folders and reporting intervals.
+
+    Args:
+        config: the config of a run.
+
+    Returns:
+        The command.
+
+    Raises:
+        UserError: there is no config of this name.
+    """
     usual = _module(config.name).get_config(config.recipe)
     usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
     free = {*files.MAY_CHANGE, files.IMAGES} - {"num_train_steps"}
@@ -54,6 +63,7 @@ def command(config: ConfigDict) -> str:
 
 
 def main():
+    """Exports a model, or rewrites a model card."""
     if CARD.value and not RUN.value and not OUTPUT.value:
         model_card.write(pathlib.Path(CARD.value))
         print(f"written to {pathlib.Path(CARD.value) / model_card.CARD}")
@@ -68,4 +78,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main)

@@ -6,15 +6,15 @@
         --report=report.html
 
 Writes a row for each object: the centre of mass of its sprite, its box, the probability that it is
-one, and its brightness; and one for each image: how many objects it has, and which share of its
-foreground they do not explain, so that you see which images not to trust. The ending of --output
-picks the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for COCO's, which has
-masks, too. Images may be of any size; large ones are processed in tiles. A run that was interrupted
-resumes.
+an object, and its brightness; and a row for each image: the number of objects, and the share of the
+foreground that they do not explain. Do not trust images in which that share is large. The ending of
+--output determines the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for
+COCO's, which includes masks. Images may be of any size; large ones are processed in tiles.
+Repeating the command after an interruption resumes the run.
 
---masks writes a label image of 16 bits for each image: 0 is background, and k + 1 object k. It is a
-TIFF where the image is one, and else a PNG. --groups sorts the objects into so many groups by what
-they look like; each object gets the number of its group, and ..._groups.png shows them. --report
+--masks writes a 16-bit label image for each image: 0 for the background, and k + 1 for object k. It
+is a TIFF if the image is one, and otherwise a PNG. --groups sorts the objects into groups by
+appearance; each object has the number of its group, and ..._groups.png shows the groups. --report
 writes one HTML file with sizes, counts, detections, groups, and the least certain images.
 
 In Python, `lavae_jax.analyse` returns the same records.
@@ -63,7 +63,14 @@ flags.register_validator("min_score", lambda value: 0 <= value <= 1, "must be fr
 
 
 def load_model():
-    """With the preprocessing that it was trained with, or what the flags say instead."""
+    """Loads the model that the flags name.
+
+    Returns:
+        The model, with the preprocessing of its training except where flags change it.
+
+    Raises:
+        UsageError: the threshold is neither a number nor "auto".
+    """
     model = model_flags.load_lavae()
     changes = {}
     if INVERT.value is not None:
@@ -83,6 +90,11 @@ def _threshold(text: str) -> float | str:
 
 
 def main():
+    """Analyses the images, and writes the records and pictures.
+
+    Returns:
+        1 if no image could be read; otherwise 0.
+    """
     output = program.output_file(OUTPUT.value, tuple(objects.WRITERS))
     overlays = program.output_folder(OVERLAY.value, "overlay") if OVERLAY.value else None
     labels = program.output_folder(MASKS.value, "masks") if MASKS.value else None
@@ -141,7 +153,7 @@ def main():
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """A file in a folder, which exists then."""
+    """Returns the path of a file, and makes its folder."""
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
@@ -180,4 +192,5 @@ def _number(number: int, noun: str) -> str:
 
 
 def run():
+    """Runs the program."""
     program.run(main)

@@ -17,6 +17,11 @@ COMMANDS = {
 
 
 def usage() -> str:
+    """Lists the commands.
+
+    Returns:
+        The text of `lavae --help`.
+    """
     width = max(map(len, COMMANDS))
     lines = [f"  lavae {name:{width}}  {text}" for name, text in COMMANDS.items()]
     title = "LAVAE: count, locate and edit the objects of images, without labels."
@@ -24,6 +29,7 @@ def usage() -> str:
 
 
 def main() -> None:
+    """Runs the command that is named first, such as `lavae train`."""
     startup.prepare()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("", "-h", "--help", "help"):
@@ -42,7 +48,7 @@ def main() -> None:
 
 
 def _extra(command: str) -> str:
-    """The part of the package that a command needs."""
+    """The extra of the package that a command needs."""
     extras = {"demo": "figures", "playground": "playground", "evaluate": "train,data"}
     return extras.get(command, "train")
 

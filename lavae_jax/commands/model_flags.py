@@ -17,10 +17,23 @@ flags.mark_flag_as_required("checkpoint")
 
 
 def load() -> lavae_jax.Model | lavae_jax.Baseline:
+    """Loads the model that the flags name.
+
+    Returns:
+        The model.
+    """
     return lavae_jax.load(CHECKPOINT.value)
 
 
 def load_lavae() -> lavae_jax.Model:
+    """Loads the LAVAE that the flags name.
+
+    Returns:
+        The model.
+
+    Raises:
+        UsageError: the model is a baseline.
+    """
     model = load()
     if not isinstance(model, lavae_jax.Model):
         raise app.UsageError(
@@ -34,12 +47,18 @@ def builder_options(
     dataset: str | None = None,
     overrides: str | None = None,
 ) -> dict:
-    """What `datasets.make_builder` needs for a data set: that which a model was trained on.
+    """Returns the options of `datasets.make_builder` for the data set of a model, or for another.
 
     Args:
         model: the model.
-        dataset: another data set.
-        overrides: other changes to it than those of the run.
+        dataset: the name of another data set.
+        overrides: changes to the data set, instead of those of the run.
+
+    Returns:
+        The arguments of `datasets.make_builder`.
+
+    Raises:
+        UserError: the model was trained on custom images, or has another number of channels.
     """
     described = {"mnist_dir": "", **model.config.dataset}
     if dataset:

@@ -1,12 +1,12 @@
-"""Opens a page on which scenes can be decomposed and edited.
+"""Opens a page in the browser on which scenes can be decomposed and edited.
 
     pip install "lavae_jax[playground]"
     lavae playground                        # shipped weights
     lavae playground --checkpoint=runs/images-cpu --port=9000 --nobrowser
 
-Pick a model and a scene, drag objects around, change how they look, and see what the model thinks
-of it. The server listens on this machine only; --host=0.0.0.0 lets everyone who can reach this
-machine use it, without a password and without encryption.
+Choose a model and a scene, drag objects, change their appearance, and see how the bound on log p(x)
+changes. The server listens on this machine only. With --host=0.0.0.0, everyone who can reach this
+machine can use it, without a password and without encryption.
 """
 
 import errno
@@ -43,16 +43,23 @@ HOST = flags.DEFINE_string(
 PORT = flags.DEFINE_integer("port", 8777, "The port; 0 for any that is free.", 0, 65_535)
 BROWSER = flags.DEFINE_bool("browser", True, "Open the page in the browser.")
 
-FIRST = "mnist1k"  # of the shipped models
+FIRST = "mnist1k"  # the first of the shipped models
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class PlaygroundError(UserError):
-    """It cannot start; the message says why."""
+    """The playground cannot start; the message says why."""
 
 
 def load_models() -> dict[str, lavae_jax.Model]:
-    """The first is warm before the page opens."""
+    """Loads the models that the flags name.
+
+    Returns:
+        The models by name. The first is warmed up before the page opens.
+
+    Raises:
+        UsageError: all of them are baselines.
+    """
     names = CHECKPOINT.value or sorted(model_files.names(), key=lambda name: name != FIRST)
     models = {name: lavae_jax.load(name) for name in names}
     models = {name: m for name, m in models.items() if isinstance(m, lavae_jax.Model)}
@@ -62,7 +69,14 @@ def load_models() -> dict[str, lavae_jax.Model]:
 
 
 def make_draw(models: dict[str, lavae_jax.Model]):
-    """Fresh scenes of the data set that a model was trained on, where there is one."""
+    """Makes a function that draws new scenes of the data sets that models were trained on.
+
+    Args:
+        models: the models by name.
+
+    Returns:
+        `draw(name, count, seed)`, an image [H, W, C]; None for a model without a data set.
+    """
     datasets = scene_data.find()
     builders = {
         name: datasets.demo_builder(**datasets.options(model.config.dataset))
@@ -79,7 +93,14 @@ def make_draw(models: dict[str, lavae_jax.Model]):
 
 
 def listen() -> socket.socket:
-    """Before the models are loaded, so that a port that is taken is seen at once."""
+    """Opens the port before the models are loaded, so that a port in use is noticed at once.
+
+    Returns:
+        A listening socket.
+
+    Raises:
+        PlaygroundError: the address or the port cannot be used.
+    """
     family = socket.AF_INET6 if ":" in HOST.value else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,8 +121,17 @@ def listen() -> socket.socket:
 
 
 def hosts(port: int) -> list[str]:
-    """What the header Host may say. A name that is not ours could be somebody else's, who sends
-    browsers here; an address, where others may connect at all, is nobody's but ours."""
+    """Lists the values of the header Host that the server accepts.
+
+    Another name may belong to somebody else, who directs browsers here. A numeric address cannot,
+    so any is accepted if the server is open to others.
+
+    Args:
+        port: the port of the server.
+
+    Returns:
+        Names with the port.
+    """
     names = {"127.0.0.1", "localhost", "[::1]"}
     if HOST.value not in LOCAL:
         names |= {HOST.value, socket.gethostname(), socket.getfqdn(), server.ANY_ADDRESS}
@@ -109,6 +139,7 @@ def hosts(port: int) -> list[str]:
 
 
 def main():
+    """Warms the models up, and serves the page."""
     started = time.monotonic()
     opened = listen()
     port = opened.getsockname()[1]
@@ -143,4 +174,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main)

@@ -14,16 +14,24 @@ DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "One of several processes that find each other: TPU pods, Slurm."
 )
 
-HEARTBEAT_SECONDS = 30  # a process that is silent for longer is taken for dead
+HEARTBEAT_SECONDS = 30  # a process without a heartbeat for longer is considered dead
 
 
 def connect(argv: list[str] | None = None) -> None:
-    """Joins the other processes, if there are any. Other flags need not have been parsed."""
+    """Connects this process with the others of a job, if there are any.
+
+    Args:
+        argv: the words of the command, whose other flags need not be parsed; by default, those of
+            this process.
+
+    Raises:
+        UsageError: some of --coordinator, --num_processes and --process_id are missing.
+    """
     values = flags.FlagValues()
     for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID, DISTRIBUTED):
         values[flag.name] = flags.FLAGS[flag.name]
     values(sys.argv if argv is None else argv, known_only=True)
-    # JAX's own answer to SIGTERM would swallow one that comes before training begins.
+    # JAX's own handler would swallow a SIGTERM that comes before training begins.
     jax.config.update("jax_enable_preemption_service", False)
     given = {name: values[name].value for name in ("coordinator", "num_processes", "process_id")}
     missing = [f"--{name}" for name, value in given.items() if value is None]
@@ -36,15 +44,15 @@ def connect(argv: list[str] | None = None) -> None:
     elif values["distributed"].value or _is_one_of_several():
         jax.distributed.initialize(**timeout)
     if jax.distributed.is_initialized():
-        # While all are here: on CPUs, the first time that they meet, none waits for over 30 s.
+        # On CPUs, the first synchronisation times out after 30 s: do it while all processes wait.
         multihost_utils.sync_global_devices("connected")
 
 
 def _is_one_of_several() -> bool:
-    """Whether the environment says so: Slurm's, Kubernetes' on TPUs, or JAX's own."""
+    """Whether the environment is that of a job: of Slurm, of Kubernetes on TPUs, or JAX's own."""
     environment = os.environ
     return (
         "JAX_COORDINATOR_ADDRESS" in environment
         or "," in environment.get("TPU_WORKER_HOSTNAMES", "")
-        or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1  # srun's, not all of a job's
+        or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1  # of srun, not of the whole job
     )

@@ -1,6 +1,6 @@
-"""What the programs have in common: flags, configs, output files, and errors as one sentence.
+"""What the programs have in common: flags, configs, output files, and errors in one sentence.
 
-Compiled programs are cached for the next start. What comes before any import is in `startup`.
+Compiled programs are cached for the next start. What precedes all imports is in `startup`.
 """
 
 import functools
@@ -29,12 +29,14 @@ def run(
     positional: bool = False,
     connect: Callable[[list[str]], None] | None = None,
 ) -> None:
-    """Parses the flags and calls main(). It leaves with 1 and a sentence if that fails.
+    """Parses the flags and calls `main`; exits with 1 and a message if that fails.
 
-    With `positional`, main is given the words that are not flags; else there may be none.
-    `connect` joins the other processes of a job. It is called before a config is made, because
-    the default recipe depends on the devices, and a process that has looked at its devices can
-    no longer join others.
+    Args:
+        main: the program. With `positional`, it takes a list of the arguments that are not flags.
+        positional: whether there may be arguments that are not flags.
+        connect: connects this process with the others of a job. It is called before a config is
+            made: the default recipe depends on the devices, and a process that has looked at its
+            devices can no longer connect.
     """
 
     def checked(argv: list[str]) -> int | None:
@@ -50,7 +52,7 @@ def run(
                 os._exit(1)  # a normal exit waits for the other processes, and they for us
             return 1
 
-    # What --help shows.
+    # For --help.
     command = sys.modules[main.__module__]
     sys.modules["__main__"].__doc__ = command.__doc__
     for module in (command, sys.modules[__name__]):
@@ -68,7 +70,7 @@ def _cache_compiled_programs() -> None:
 
 
 def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list[str]:
-    """The flags; a config that is not there, or has no such field, is a mistake like others."""
+    """Parses the flags; a missing config or an unknown field of it is an error like any other."""
     try:
         argv = list(map(_find_config, _with_equals(argv)))
         if connect is not None:
@@ -76,7 +78,7 @@ def _parse(argv: list[str], connect: Callable[[list[str]], None] | None) -> list
         return flags.FLAGS(argv)
     except flags.Error as error:
         message = str(error)
-        if "Traceback" in message:  # of the config's own code: its last line says what is wrong
+        if "Traceback" in message:  # from the config's own code; its last line is the error
             message = message.strip().splitlines()[-1].partition(": ")[2]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = str(error.args[0]).replace("\\n", " ").replace("\\'", "'")
@@ -96,7 +98,7 @@ def _connect(connect: Callable[[list[str]], None], argv: list[str]) -> None:
 
 
 def _with_equals(argv: list[str]) -> list[str]:
-    """--config NAME as --config=NAME."""
+    """Replaces --config NAME by --config=NAME."""
     if "--config" not in argv[:-1]:
         return argv
     k = argv.index("--config")
@@ -104,13 +106,17 @@ def _with_equals(argv: list[str]) -> list[str]:
 
 
 def name() -> list[str]:
-    """The words that start this program."""
+    """Returns the words that start this program.
+
+    Returns:
+        Such as ["python", "launch/train.py"] or ["lavae", "train"].
+    """
     is_script = sys.argv[0].endswith(".py")
     return [os.path.basename(sys.executable), sys.argv[0]] if is_script else sys.argv[0].split()
 
 
 def _find_config(word: str) -> str:
-    """--config=NAME with the file of that name in the package; other words as they are."""
+    """Replaces --config=NAME by the path of the package's config; other words are unchanged."""
     if not word.startswith("--config="):
         return word
     name, colon, recipe = word.removeprefix("--config=").partition(":")
@@ -122,7 +128,20 @@ def _find_config(word: str) -> str:
 
 
 def output_file(path: str, suffixes: Sequence[str] = (), flag: str = "output") -> pathlib.Path:
-    """A file to write, refused before the work is done if that will not be possible."""
+    """Checks a file to write before any work is done.
+
+    Args:
+        path: path of the file.
+        suffixes: endings that are allowed; by default, any.
+        flag: the flag that names the file, for error messages.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written.
+        UsageError: its ending is not allowed.
+    """
     file = pathlib.Path(path)
     if file.is_dir():
         raise IsADirectoryError(f"--{flag}={path} is a folder; name a file")
@@ -137,7 +156,18 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def output_folder(path: str, flag: str = "output") -> pathlib.Path:
-    """The same for a folder, which need not exist yet."""
+    """Checks a folder to write to before any work is done.
+
+    Args:
+        path: path of the folder, which need not exist.
+        flag: the flag that names the folder, for error messages.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
     folder = pathlib.Path(path)
     there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     _check_writable(f"--{flag}={path}", there)

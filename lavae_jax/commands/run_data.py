@@ -8,18 +8,36 @@ from lavae_jax.training import loop
 
 
 def is_custom(config: ConfigDict) -> bool:
-    """Whether a run is trained on custom images."""
+    """Checks whether a run is trained on custom images.
+
+    Args:
+        config: the config of a run.
+
+    Returns:
+        True for custom images, False for scenes.
+    """
     return config.dataset.name == "images"
 
 
 def settle(config: ConfigDict) -> None:
-    """Puts what is estimated from custom images into the config of a run."""
+    """Estimates settings from custom images, and writes them into the config.
+
+    Args:
+        config: the config of a run, changed in place; that of scenes is left unchanged.
+    """
     if is_custom(config):
         crops.settle(config)
 
 
 def canvas(config: ConfigDict) -> tuple[int, int]:
-    """The size of the images that a run is trained on."""
+    """Returns the size of the images that a run is trained on.
+
+    Args:
+        config: the config of a run.
+
+    Returns:
+        Height and width.
+    """
     if is_custom(config):
         return config.dataset.canvas, config.dataset.canvas
     datasets = scene_data.load()
@@ -28,7 +46,17 @@ def canvas(config: ConfigDict) -> tuple[int, int]:
 
 
 def open_training_data(config: ConfigDict) -> loop.Data:
-    """Training and held-out data. Scene data sets are built if they do not exist."""
+    """Opens training and held-out data. Scene data sets are built if they do not exist.
+
+    Args:
+        config: the config of a run.
+
+    Returns:
+        The data; the last examples are held out.
+
+    Raises:
+        TrainingError: the settings of the model or of held-out data do not fit the data set.
+    """
     return _open_custom(config) if is_custom(config) else _open_scenes(config)
 
 
@@ -63,7 +91,7 @@ def _open_scenes(config):
 
 
 def _split(training, held_out, size: int, num_held_out: int) -> loop.Data:
-    """The last examples are held out."""
+    """Holds out the last examples."""
     first = size - num_held_out
     return loop.Data(
         input_pipeline.Part(training, range(first)),

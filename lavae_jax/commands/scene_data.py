@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 def load() -> "datasets":
-    """The package `datasets` of the checkout that the program is run from."""
+    """Imports the package `datasets` of the checkout that the program is run from.
+
+    Returns:
+        The package.
+
+    Raises:
+        UserError: the program is not run from a checkout, or a dependency is missing.
+    """
     found = find()
     if found is None:
         raise UserError(
@@ -27,12 +34,19 @@ def load() -> "datasets":
 
 
 def find() -> "datasets | None":
-    """The same; None if the package is not run from a checkout."""
+    """Imports the package `datasets` if the program is run from a checkout.
+
+    Returns:
+        The package; None outside of a checkout.
+
+    Raises:
+        UserError: a dependency is missing.
+    """
     root = pathlib.Path(lavae_jax.__file__).resolve().parents[1]
     if not (root / "datasets" / "scenes.py").exists():
         return None
     if str(root) not in sys.path:
-        sys.path.insert(0, str(root))  # another package is called `datasets`, too
+        sys.path.insert(0, str(root))  # first, since there is another package called `datasets`
     try:
         return importlib.import_module("datasets")
     except ModuleNotFoundError as error:
@@ -43,7 +57,11 @@ def find() -> "datasets | None":
 
 
 def names() -> str:
-    """The data sets, for the help of a flag."""
+    """Lists the data sets for the help of a flag.
+
+    Returns:
+        Their names, separated by commas.
+    """
     try:
         found = find()
     except UserError:
@@ -52,7 +70,15 @@ def names() -> str:
 
 
 def check_splits(builder: "datasets.SceneBuilder", names: list[str]) -> None:
-    """Refuses unknown splits before the data set is built, which may take minutes."""
+    """Refuses unknown splits before the data set is built, which may take minutes.
+
+    Args:
+        builder: the builder of the data set.
+        names: names of splits.
+
+    Raises:
+        UsageError: a split is unknown.
+    """
     for name in names:
         if name not in builder.split_counts:
             expected = ", ".join(builder.split_counts)

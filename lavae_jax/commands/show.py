@@ -1,15 +1,15 @@
-"""Writes a labelled grid of scenes.
+"""Draws a grid of scenes or of custom images.
 
-    python launch/show_data.py --dataset=multi_dsprites --split=test_7 --output=grid.png    # scenes
+    python launch/show_data.py --dataset=multi_dsprites --split=test_7 --output=grid.png
 
-The title of each scene lists its objects: digits for multi_mnist; size, shape
-and colour for multi_dsprites. Ground truth centres are marked.
+draws scenes with marks at the true centres. The title of a scene lists its objects: digits for
+multi_mnist; size, shape and colour for multi_dsprites.
 
     lavae show --path=my_images/ --invert
 
-shows images of your own as a model would see them, and the sizes of their connected parts
-(..._sizes.png), and proposes the command to train with. Grey images of solid objects are normalised
-(see `--levels`); of others, a threshold makes binary images.
+draws custom images as a model would see them, and the sizes of their connected parts
+(..._sizes.png), and proposes a command for training. Grey images of solid objects are normalised
+(see --levels); others become binary by a threshold.
 """
 
 import pathlib
@@ -43,12 +43,17 @@ LEVELS = flags.DEFINE_enum(
 )
 CHANNELS = flags.DEFINE_integer("channels", 1, "Of the model: 1 or 3.")
 
-LARGEST = 512  # pixels, of the crops that sizes are measured in
+LARGEST = 512  # pixels: the side of the crops in which sizes are measured
 COLOR_NAMES = ("blue", "green", "cyan", "red", "magenta", "yellow", "white")  # of shapes.COLORS
 DIGITS = "Titles: the number of objects and their digits. Crosses: locations."
 
 
 def factors_caption() -> str:
+    """Explains the titles of multi-dSprites scenes.
+
+    Returns:
+        The caption.
+    """
     shapes = ", ".join(scene_data.load().shapes.SHAPES)
     return (
         f"Titles: the number of objects, then size (0 to 5), shape ({shapes}) and "
@@ -57,7 +62,14 @@ def factors_caption() -> str:
 
 
 def describe(example: dict) -> str:
-    """The objects of a scene, abbreviated."""
+    """Describes the objects of a scene, abbreviated.
+
+    Args:
+        example: the features of the scene.
+
+    Returns:
+        The title of the scene.
+    """
     n = example["count"]
     if "labels" in example:
         objects = [str(label) for label in example["labels"][:n]]
@@ -70,7 +82,11 @@ def describe(example: dict) -> str:
 
 
 def show_images(output: pathlib.Path) -> None:
-    """The user's own, and what to train with."""
+    """Draws custom images, and prints a command for training.
+
+    Args:
+        output: the picture to write.
+    """
     opened = images.open_images(PATH.value, MEMBER.value, data_flags.DATA_DIR.value)
     if _is_grey(opened):
         return _show_grey(opened, output)
@@ -122,7 +138,7 @@ def show_images(output: pathlib.Path) -> None:
 
 
 def _settings_of_flags(skipped: bool) -> dict:
-    """What the flags say that differs from a config's defaults."""
+    """The settings of flags that differ from a config's defaults."""
     return {
         **({"dataset.invert": True} if INVERT.value else {}),
         **({"dataset.member": MEMBER.value} if MEMBER.value else {}),
@@ -146,7 +162,7 @@ def _is_grey(opened: images.Images) -> bool:
     try:
         return custom.suits_grey(opened, Preprocessing(CHANNELS.value, INVERT.value))
     except ImageError:
-        return False  # a file cannot be read, which is reported later
+        return False  # an unreadable file, which is reported later
 
 
 def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
@@ -198,6 +214,7 @@ def _shown(length: int) -> range:
 
 
 def main():
+    """Draws scenes or custom images."""
     output = program.output_file(OUTPUT.value, program.PICTURES)
     if PATH.value or data_flags.DATASET.value == "images":
         return show_images(output)
@@ -219,4 +236,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main)

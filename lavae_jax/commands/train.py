@@ -1,17 +1,16 @@
-"""Trains a model, on whatever devices there are.
+"""Trains a model on all available devices.
 
     python launch/train.py --config=configs/mnist1k.py          # the default recipe
     python launch/train.py --config=configs/mnist1k.py:paper    # the paper's own networks
     lavae train --config=images --config.dataset.path=my_images/ --config.model.sprite_size=17
 
-A config is a file, or the name of one that comes with the package. A recipe follows it after a
-colon; without one, the config's default is used, which may depend on the devices of the machine.
-The same command resumes a run that was interrupted. Any field of the config can be set by
---config.FIELD=VALUE.
+A config is a file, or the name of one that comes with the package. A recipe may follow it after a
+colon; by default, it is that of the config, which may depend on the devices. The same command
+resumes an interrupted run. --config.FIELD=VALUE sets any field of the config.
 
-On several machines, start the program on each of them: under Slurm's srun they find each other
-(launch/slurm.sbatch is a job), on a TPU pod with --distributed (launch/tpu_pod.sh does it);
-elsewhere give --coordinator, --num_processes and --process_id.
+On several machines, start the program on each of them. Under Slurm's srun, the processes find each
+other (launch/slurm.sbatch is a job); on a TPU pod, they do with --distributed (launch/tpu_pod.sh);
+elsewhere, give --coordinator, --num_processes and --process_id.
 """
 
 import os
@@ -34,7 +33,15 @@ flags.adopt_module_key_flags(process_flags)
 
 
 def default_recipe_notice(config: ConfigDict, path: str) -> str:
-    """The recipe that was chosen for a command that names none, and how to choose another."""
+    """Describes the recipe that was chosen by default, and how to choose another.
+
+    Args:
+        config: the config of the run.
+        path: its path.
+
+    Returns:
+        One line of text.
+    """
     name = recipe_name(path)
     return (
         f"recipe {config.recipe}, the default of {name} on {jax.devices()[0].platform} devices; "
@@ -43,12 +50,20 @@ def default_recipe_notice(config: ConfigDict, path: str) -> str:
 
 
 def recipe_name(path: str) -> str:
-    """A config as a user would type it."""
+    """Returns the name of a config as a user would type it.
+
+    Args:
+        path: the path of the config.
+
+    Returns:
+        The name alone for a config of the package; otherwise the path.
+    """
     name = pathlib.Path(path).stem
     return name if path == recipes.path(name) else path
 
 
 def main():
+    """Trains the model that the flags name."""
     config = CONFIG.value
     path = config_flags.get_config_filename(flags.FLAGS["config"])
     if ":" not in os.path.basename(path) and jax.process_index() == 0:
@@ -60,4 +75,5 @@ def main():
 
 
 def run():
+    """Runs the program."""
     program.run(main, connect=process_flags.connect)

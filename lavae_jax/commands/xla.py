@@ -1,8 +1,7 @@
-"""Flags for XLA, which reads them when it starts: they are set before jax is imported.
+"""Sets flags for XLA, which reads them when it starts: before jax is imported.
 
-Each is set where the user has not set it, and where the installed version of the library is known
-to have it, since a flag that the library does not know ends the process. LAVAE_XLA_FLAGS=0 leaves
-all alone.
+A flag is set if the user has not set it and the installed version of the library is known to have
+it: an unknown flag would end the process. With LAVAE_XLA_FLAGS=0, none is set.
 """
 
 import importlib.metadata
@@ -13,7 +12,13 @@ INITIAL_ENVIRONMENT = dict(os.environ)  # before anything is set
 
 
 class Flag(NamedTuple):
-    """An environment variable, what it is to contain, and the package that reads it."""
+    """A flag of XLA.
+
+    Attributes:
+        variable: the environment variable that contains it.
+        text: its name and value.
+        package: the package that reads it.
+    """
 
     variable: str
     text: str
@@ -21,36 +26,49 @@ class Flag(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The part before "="."""
         return self.text.partition("=")[0]
 
 
 # YNNPACK, which XLA uses on CPUs by default, makes convolutions and their gradients 1.6 to
 # 2.1 times as slow as XLA's own (docs/platforms.md).
 CPU = Flag("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=", "jaxlib")
-# The TPU's compiler tries tilings of each convolution until one is this near to the ideal. At
-# its default of 1 that takes four to five times as long, for steps that are 7 % faster by its
-# own estimate (docs/platforms.md).
+# The TPU compiler tries tilings of each convolution until one is this close to the ideal. Its
+# default of 1 takes four to five times as long, for steps that are 7 % faster by its own estimate
+# (docs/platforms.md).
 TPU = Flag("LIBTPU_INIT_ARGS", "--xla_jf_convolution_performance_target=0.92", "libtpu")
 
-# The versions that were tried with our flags. Others run without them: to add one, measure it.
+# The versions that our flags were measured with; others run without them.
 KNOWN_VERSIONS = {"jaxlib": ("0.10",), "libtpu": ("0.0.42",)}
 
 
 def set_flags() -> None:
+    """Sets all flags, unless LAVAE_XLA_FLAGS=0."""
     if os.environ.get("LAVAE_XLA_FLAGS") != "0":
         add(CPU)
         add(TPU)
 
 
 def add(flag: Flag) -> None:
-    """Unless it is set, or the installed version is not known to have it."""
+    """Sets a flag, unless the user has set it or the installed version may not have it.
+
+    Args:
+        flag: the flag.
+    """
     given = os.environ.get(flag.variable, "")
     if flag.name not in given and is_known(flag.package):
         os.environ[flag.variable] = f"{given} {flag.text}".strip()
 
 
 def is_known(package: str) -> bool:
-    """Whether our flags were tried with the installed version of a package."""
+    """Checks whether our flags were tried with the installed version of a package.
+
+    Args:
+        package: a key of `KNOWN_VERSIONS`.
+
+    Returns:
+        True if they were; False also if the package is not installed.
+    """
     try:
         installed = importlib.metadata.version(package).split(".")
     except importlib.metadata.PackageNotFoundError:
