@@ -1,1 +1,1 @@
-"""A page to decompose and edit scenes; `launch/playground.py` opens it."""
+"""A page to decompose and edit scenes; `lavae playground` opens it."""

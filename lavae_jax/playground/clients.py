@@ -13,20 +13,49 @@ from lavae_jax.playground.engine import Json
 
 
 class Answer(NamedTuple):
+    """A request and how it was answered.
+
+    Attributes:
+        what: path and kind of the request.
+        seconds: latency.
+        error: what went wrong, if anything.
+    """
+
     what: str
     seconds: float
     error: str | None
 
 
 class Client:
+    """A simulated client.
+
+    Attributes:
+        answers: answers to all requests so far.
+    """
+
     def __init__(self, url: str, seed: int):
+        """Connects to a playground.
+
+        Args:
+            url: address of the page.
+            seed: seed of the client's choices.
+        """
         self._host = urllib.parse.urlsplit(url).netloc
         self._connection = http.client.HTTPConnection(self._host, timeout=60)
         self._random = random.Random(seed)
         self.answers: list[Answer] = []
 
     def send(self, method: str, path: str, content: Json | None = None) -> Json | None:
-        """The answer, or None where there is none; its latency is added to `answers`."""
+        """Sends a request; its latency is added to `answers`.
+
+        Args:
+            method: HTTP method.
+            path: path of the URL.
+            content: the body, if any.
+
+        Returns:
+            The content of the answer; None if the request failed.
+        """
         headers = {"Content-Type": "application/json", "Origin": f"http://{self._host}"}
         body = None if content is None else json.dumps(content)
         before, answer, error = time.perf_counter(), None, None
@@ -44,7 +73,12 @@ class Client:
         return answer
 
     def run(self, seconds: float, think: float) -> None:
-        """Sends requests for so many seconds, with a pause of `think`, on average, after each."""
+        """Sends requests until the time is over.
+
+        Args:
+            seconds: duration.
+            think: mean pause after each request, in seconds.
+        """
         end = time.perf_counter() + seconds
         models = self.send("GET", "/models")
         model = self._random.choice(models["models"]) if models else None
@@ -86,14 +120,28 @@ class Client:
 
 
 def wait_until_warm(url: str) -> None:
-    """Waits until all models are warm."""
+    """Waits until all models are warmed up.
+
+    Args:
+        url: address of the page.
+    """
     client = Client(url, 0)
     while (models := client.send("GET", "/models")) and models["coming"]:
         time.sleep(0.5)
 
 
 def simulate(url: str, number: int, seconds: float, think: float) -> list[Answer]:
-    """The answers that so many concurrent clients receive."""
+    """Runs concurrent clients.
+
+    Args:
+        url: address of the page.
+        number: number of clients.
+        seconds: duration.
+        think: mean pause of a client after each request, in seconds.
+
+    Returns:
+        The answers that all clients received.
+    """
     clients = [Client(url, seed) for seed in range(number)]
     threads = [threading.Thread(target=client.run, args=(seconds, think)) for client in clients]
     for thread in threads:

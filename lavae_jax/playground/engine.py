@@ -1,8 +1,8 @@
-"""What the page needs of models, as functions of plain data, several requests at a time.
+"""What the page needs of models, as functions of plain data, for several requests at a time.
 
-Every function takes a list of requests of one kind and gives a list of answers: JSON, with arrays
-of bytes in base64. A request that cannot be answered raises a `Refused`, whose message explains
-it; nothing else about the program reaches the page.
+Every function takes a list of requests of one kind and returns a list of answers: JSON, with arrays
+of bytes in base64. A request that cannot be answered raises a `Refused` with an explanation;
+nothing else about the program reaches the page.
 """
 
 import base64
@@ -21,40 +21,73 @@ from lavae_jax.scene import Scene
 
 Json = dict[str, Any]
 
-SIZE = 4  # requests that are computed at once; fewer are filled up, so that one size is compiled
-FEWEST_SLOTS = 16  # objects that are looked for, or as many as p(n) has
+SIZE = 4  # requests in a batch; smaller batches are padded, so that only one size is compiled
+FEWEST_SLOTS = 16  # objects that are found in an image; more if p(n) has more
 USUAL_CANVAS = 64  # pixels
-LARGEST = 10_000  # number in a location or an appearance
-SAMPLES = 20  # of the bound
-DIRECTIONS = 6  # of appearance that have a slider
-ENCODED = 256  # scenes that the directions are made of
+LARGEST = 10_000  # the largest number in a location or an appearance
+SAMPLES = 20  # importance samples of the bound
+DIRECTIONS = 6  # of appearances; each has a slider
+ENCODED = 256  # scenes from whose encodings the directions are computed
 
 
 class Refused(Exception):
-    """A request that makes no sense; the message is for the client."""
+    """A request cannot be answered; the message is for the client."""
 
 
 # --- plain data --------------------------------------------------------------
 
 
 def to_base64(array: np.ndarray) -> str:
+    """Encodes the bytes of an array.
+
+    Args:
+        array: an array of any type and shape.
+
+    Returns:
+        The bytes in base64.
+    """
     return base64.b64encode(np.ascontiguousarray(array)).decode()
 
 
 def as_bytes(values: np.ndarray) -> str:
-    """Numbers from 0 to 1 as bytes."""
+    """Encodes numbers from 0 to 1 as one byte each.
+
+    Args:
+        values: numbers of any shape; those out of range are clipped.
+
+    Returns:
+        The bytes in base64.
+    """
     return to_base64(np.rint(255 * np.clip(values, 0, 1)).astype(np.uint8))
 
 
 def pack(image: np.ndarray) -> Json:
-    """A binary image [H, W, C], eight pixels a byte."""
+    """Packs a binary image, eight pixels in a byte.
+
+    Args:
+        image: [H, W, C], 0 or 1.
+
+    Returns:
+        `height`, `width`, `channels`, and `bits` in base64.
+    """
     height, width, channels = image.shape
     bits = to_base64(np.packbits(image.astype(bool).reshape(-1)))
     return {"height": height, "width": width, "channels": channels, "bits": bits}
 
 
 def unpack(content: Any, shape: tuple[int, int, int]) -> np.ndarray:
-    """The inverse of `pack`, as float32."""
+    """Unpacks an image; the inverse of `pack`.
+
+    Args:
+        content: the packed image, from a client.
+        shape: the expected [H, W, C].
+
+    Returns:
+        [H, W, C], float32, 0 or 1.
+
+    Raises:
+        Refused: the content is not an image of this shape.
+    """
     if not isinstance(content, dict):
         raise Refused("There is no image in the request.")
     if tuple(content.get(side) for side in ("height", "width", "channels")) != shape:
@@ -66,7 +99,7 @@ def unpack(content: Any, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _bytes(text: Any, length: int) -> np.ndarray:
-    """[length], from base64."""
+    """Decodes base64 to bytes [length]."""
     try:
         content = base64.b64decode(text or "", validate=True)
     except (binascii.Error, TypeError, ValueError):
@@ -105,25 +138,51 @@ def _vector(value: Any, name: str, length: int) -> np.ndarray:
 
 
 class Engine:
-    """Models by name. `draw(name, count, seed)` makes a fresh scene, [H, W, C], or None where a
-    model has no data of its own."""
+    """Models that answer requests.
+
+    Attributes:
+        models: trained LAVAEs by name; all of them expect bright objects.
+    """
 
     def __init__(
         self,
         models: dict[str, Model],
         draw: Callable[[str, int, int], np.ndarray | None] = lambda name, count, seed: None,
     ):
+        """Prepares to answer requests; no model is compiled yet.
+
+        Args:
+            models: trained LAVAEs by name.
+            draw: `draw(name, count, seed)` makes a new scene [H, W, C], or None for a model without
+                a data set.
+        """
         self._draw = draw
         self._preprocessing = {name: model.preprocessing for name, model in models.items()}
-        # The page has images as a model sees them, but for files (see `preprocess`).
+        # The page sends preprocessed images; only files are raw (see `preprocess`).
         self.models = {n: model.with_preprocessing(invert=False) for n, model in models.items()}
         self._about: dict[str, Json] = {}
         self._canvases: dict[str, tuple[int, int]] = {}
 
     def names(self) -> list[str]:
+        """Lists the models.
+
+        Returns:
+            Their names.
+        """
         return list(self.models)
 
     def model(self, name: Any) -> Model:
+        """Looks a model up.
+
+        Args:
+            name: the name, as sent by a client.
+
+        Returns:
+            The model.
+
+        Raises:
+            Refused: there is no such model.
+        """
         if not isinstance(name, str) or name not in self.models:
             raise Refused(f"There is no such model; expected one of {', '.join(self.models)}.")
         return self.models[name]
@@ -133,7 +192,14 @@ class Engine:
         return max(FEWEST_SLOTS, model.settings.max_objects)
 
     def canvas(self, name: str) -> tuple[int, int]:
-        """That of training: other sizes would have to be compiled."""
+        """Returns the canvas of a model: that of training, so that no other size is compiled.
+
+        Args:
+            name: name of a model.
+
+        Returns:
+            Height and width.
+        """
         if name not in self._canvases:
             drawn = self._draw(name, 0, 0)
             side = self.models[name].config.dataset.get("canvas", USUAL_CANVAS)
@@ -150,7 +216,11 @@ class Engine:
         return np.stack([*images, *[np.zeros(self._shape(name), np.float32)] * SIZE][:SIZE])
 
     def warm(self, name: str) -> None:
-        """Compiles all that the page needs."""
+        """Compiles all that the page needs of a model.
+
+        Args:
+            name: name of a model.
+        """
         self.about(name)
         request = {"model": name, "count": 1, "seed": 0, "scene": {"objects": []}}
         (dreamt,) = self.dream([request])
@@ -160,7 +230,15 @@ class Engine:
         self.render([request])
 
     def about(self, name: str) -> Json:
-        """What the page needs to know of a model. It takes a while at first."""
+        """Describes a model to the page. The first call takes a while; the result is cached.
+
+        Args:
+            name: name of a model.
+
+        Returns:
+            Its name, settings and canvas; whether it has `fresh` scenes; and the `directions` of
+            its appearances, with their `mean` and `spread`.
+        """
         if name not in self._about:
             self._about[name] = self._describe(name)
         return self._about[name]
@@ -185,7 +263,7 @@ class Engine:
         }
 
     def _directions(self, name):
-        """The principal components of encodings, and how far they reach."""
+        """The mean of encodings, and their principal components with standard deviations."""
         model = self.models[name]
         many = self._many_scenes(name)
         seen = model.preprocess(many)
@@ -209,10 +287,14 @@ class Engine:
     # --- scenes ------------------------------------------------------------------
 
     def preprocess(self, requests: Sequence[Json]) -> list[Json]:
-        """What a model sees of files: {model, height, width, colours, invert} -> {image}.
+        """Preprocesses files: {model, height, width, colours, invert} -> {image}.
 
-        `colours` are bytes, three a pixel. The image is in the middle of the canvas. `invert` is
-        for objects that are dark on a bright background.
+        Args:
+            requests: `colours` are bytes, three a pixel. `invert` is for objects that are dark on a
+                bright background.
+
+        Returns:
+            Images as the model sees them, in the middle of the canvas.
         """
         answers = []
         for request in requests:
@@ -231,7 +313,14 @@ class Engine:
         return answers
 
     def fresh(self, requests: Sequence[Json]) -> list[Json]:
-        """Images of new scenes: {model, count, seed} -> {image}."""
+        """Draws new scenes of a model's data set: {model, count, seed} -> {image}.
+
+        Args:
+            requests: `count` is the number of objects.
+
+        Returns:
+            Their images.
+        """
         answers = []
         for request in requests:
             name = request.get("model")
@@ -247,7 +336,14 @@ class Engine:
         return answers
 
     def dream(self, requests: Sequence[Json]) -> list[Json]:
-        """Images from the prior: {model, count, seed} -> {image}."""
+        """Samples scenes from the prior: {model, count, seed} -> {image}.
+
+        Args:
+            requests: `count` is the number of objects.
+
+        Returns:
+            Their images.
+        """
         answers = []
         for request in requests:
             name = request.get("model")
@@ -259,8 +355,15 @@ class Engine:
         return answers
 
     def infer(self, requests: Sequence[Json]) -> list[Json]:
-        """Decomposes images: {model, image} -> objects, the map of where they may be, and the
-        bound. Here as below, all requests are of one model."""
+        """Decomposes images: {model, image} -> {objects, heat, log_p, terms}.
+
+        Args:
+            requests: all for one model.
+
+        Returns:
+            Objects with `location`, `score`, `appearance` and `sprite`; `heat`, the probability of
+            an object at each pixel; and the bound `log_p` with the `terms` of the ELBO.
+        """
         name = requests[0].get("model")
         model = self.model(name)
         images = self._images(name, requests)
@@ -271,7 +374,7 @@ class Engine:
         appearances = model.describe(batch, kept)
         drawn = model.decode(np.concatenate(appearances))
         sprites = decomposition.split(drawn, [len(z) for z in appearances])
-        # An image's bound does not depend on concurrent requests, nor does what is compiled.
+        # Neither an image's bound nor what is compiled depends on concurrent requests.
         most = model.settings.max_objects
         bound = model.bound(batch, SAMPLES, indices=[0] * SIZE, max_objects=most)
         terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}
@@ -293,7 +396,14 @@ class Engine:
         ]
 
     def render(self, requests: Sequence[Json]) -> list[Json]:
-        """Scenes as images: {model, scene: {objects: [{location, appearance}]}} -> pixel means."""
+        """Renders scenes: {model, scene: {objects: [{location, appearance}]}} -> {pixels}.
+
+        Args:
+            requests: all for one model.
+
+        Returns:
+            Pixel means.
+        """
         name = requests[0].get("model")
         model = self.model(name)
         latents, slots = model.settings.latent_size, self._slots(model)
@@ -315,14 +425,28 @@ class Engine:
     # --- appearances -------------------------------------------------------------
 
     def decode(self, requests: Sequence[Json]) -> list[Json]:
-        """What appearances look like: {model, appearance} -> {appearance, sprite}."""
+        """Decodes appearances: {model, appearance} -> {appearance, sprite}.
+
+        Args:
+            requests: all for one model.
+
+        Returns:
+            The appearances with their sprites.
+        """
         name = requests[0].get("model")
         latents = self.model(name).settings.latent_size
         vectors = [_vector(r.get("appearance"), "An appearance", latents) for r in requests]
         return self._decoded(name, vectors)
 
     def other(self, requests: Sequence[Json]) -> list[Json]:
-        """Something else: {model, seed} -> an appearance from the prior, and its sprite."""
+        """Samples appearances from the prior: {model, seed} -> {appearance, sprite}.
+
+        Args:
+            requests: all for one model.
+
+        Returns:
+            The appearances with their sprites.
+        """
         name = requests[0].get("model")
         model = self.model(name)
         vectors = []
@@ -333,8 +457,16 @@ class Engine:
         return self._decoded(name, vectors)
 
     def like(self, requests: Sequence[Json]) -> list[Json]:
-        """Another one like this: {model, image, location, seed} -> a draw from the posterior of
-        the object that is found nearest to the location."""
+        """Samples from the posterior of an object's appearance.
+
+        {model, image, location, seed} -> {appearance, sprite}
+
+        Args:
+            requests: all for one model; the object is the one nearest to the location.
+
+        Returns:
+            The appearances with their sprites.
+        """
         name = requests[0].get("model")
         model = self.model(name)
         vectors = []
@@ -352,7 +484,7 @@ class Engine:
         return self.models[name].infer(self._filled_up(name, image), key=seed)
 
     def _scene(self, name: str) -> Scene:
-        """An empty one, as they are inferred, so that nothing else is compiled."""
+        """An empty scene with the shapes of inferred ones, so that nothing else is compiled."""
         model = self.models[name]
         slots = self._slots(model)
         return Scene(

@@ -1,7 +1,7 @@
 """The playground's server: the page and its JSON API.
 
-One thread computes; requests that arrive meanwhile wait, and are computed as a batch. Only requests
-for the hosts that the server was started for are answered, and only its own page may send them.
+One thread computes; requests that arrive meanwhile wait, and are computed as a batch. The server
+answers only requests to the hosts that it was started for, sent by its own page.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lavae_jax.playground.engine import SIZE, Engine, Json, Refused
 
 STATIC = pathlib.Path(__file__).with_name("static")
-ANY_ADDRESS = "*"  # among hosts, for one that is given by numbers
+ANY_ADDRESS = "*"  # among hosts: any numeric address
 LARGEST_BODY = 8 * 1024 * 1024  # bytes
-WAITING = 512  # requests at most
+WAITING = 512  # the largest number of waiting requests
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -42,15 +42,29 @@ HEADERS = {
 
 
 class Batches:
-    """Requests of one kind that wait together are answered together, by one thread."""
+    """Batches requests of one kind that wait at the same time; one thread computes them."""
 
     def __init__(self):
+        """Starts without requests."""
         self._waiting: dict[Hashable, list[tuple[Callable, Json, asyncio.Future]]] = {}
         self._wake = asyncio.Event()
 
     async def submit(
         self, kind: Hashable, function: Callable[[Sequence[Json]], list], request: Json
     ):
+        """Waits for the answer to a request.
+
+        Args:
+            kind: requests of the same kind may be computed together.
+            function: takes a list of requests and returns a list of answers.
+            request: the request.
+
+        Returns:
+            The answer.
+
+        Raises:
+            HTTPException: too many requests are waiting.
+        """
         if sum(map(len, self._waiting.values())) >= WAITING:
             raise HTTPException(503, "Too many requests at once; try again in a moment.")
         future = asyncio.get_running_loop().create_future()
@@ -59,7 +73,7 @@ class Batches:
         return await future
 
     async def run(self) -> None:
-        """Computes without end."""
+        """Computes batches without end."""
         while True:
             await self._wake.wait()
             if not self._waiting:
@@ -101,8 +115,16 @@ def _resolve(future: asyncio.Future, answer: Any = None, error: Exception | None
 
 
 def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]]) -> ASGIApp:
-    """`hosts`: what may stand in the header Host, port included. `ready`: the models that are
-    warm."""
+    """Makes the application.
+
+    Args:
+        engine: answers the requests.
+        hosts: accepted values of the header Host, with the port.
+        ready: returns the names of the models that are warmed up.
+
+    Returns:
+        The ASGI application.
+    """
     batches = Batches()
 
     async def answer(request: Request, kinds: dict[str | None, Callable]) -> Response:
@@ -187,7 +209,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 async def _empty_answer(request: Request, error: Exception) -> Response:
-    """For a client that has disconnected."""
+    """Answers a client that has disconnected."""
     return Response(status_code=400)
 
 
@@ -196,10 +218,10 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 
 class _Guard:
-    """Refuses other hosts and origins and long bodies, and adds headers to every answer.
+    """Refuses other hosts, other origins and long bodies, and adds headers to every answer.
 
-    Starlette's TrustedHostMiddleware knows names only: neither ports, nor that any address of this
-    machine is right where the server listens to all of them.
+    Starlette's TrustedHostMiddleware only compares names: neither ports, nor any address of this
+    machine where the server listens on all of them.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
@@ -235,8 +257,10 @@ class _Guard:
         await self._app(scope, receive_limited, send_with_headers)
 
     def _is_address(self, host: str) -> bool:
-        """Whether it is an address with the right port, where any will do. Browsers leave port
-        80 out."""
+        """Whether a host is a numeric address with the right port, and any such is accepted.
+
+        Browsers omit port 80.
+        """
         has_port = ":" in host.rpartition("]")[2]
         name, _, port = host.rpartition(":") if has_port else (host, "", "80")
         try:
