@@ -1,4 +1,4 @@
-"""What the examples have in common. It is imported first: it finds the project's packages."""
+"""What the examples have in common. Imported first, it makes the project's packages importable."""
 
 import json
 import pathlib
@@ -23,7 +23,13 @@ def run(
     near: float,
     is_wanted: Callable[[dict], bool] = lambda thing: True,
 ) -> None:
-    """Makes images, or scores what was found in them within so many pixels, as the flags say."""
+    """Makes images, or scores the objects that were found in them, depending on the flags.
+
+    Args:
+        make: writes images and their truth to a folder.
+        near: the largest distance of a correct centre, in pixels.
+        is_wanted: whether an object of a record counts; by default, all do.
+    """
 
     def main(_):
         logging.set_verbosity(logging.WARNING)
@@ -42,7 +48,17 @@ def run(
 
 
 def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]) -> str:
-    """What launch/infer.py wrote as .jsonl, against the true centres in each image."""
+    """Compares found objects with the true centres in each image.
+
+    Args:
+        found: what launch/infer.py wrote as .jsonl.
+        truth: what --make wrote as truth.json.
+        near: the largest distance of a correct centre, in pixels.
+        is_wanted: whether an object of a record counts.
+
+    Returns:
+        One line with the accuracy of counts, recall and precision.
+    """
     centres = json.loads(pathlib.Path(truth).read_text())
     matched = total = claimed = right = 0
     for line in pathlib.Path(found).read_text().splitlines():

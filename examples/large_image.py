@@ -1,10 +1,10 @@
-"""Hundreds of digits in one large image, found by weights that saw 64x64 pixels and 3 digits.
+"""Finds hundreds of digits in one large image, with weights trained on 64x64 pixels and 3 digits.
 
     python examples/large_image.py --make=large/
     python launch/infer.py --checkpoint=mnist1k --images=large/ --output=large.jsonl
     python examples/large_image.py --score=large.jsonl --truth=large/truth.json
 
-With --unseen, digits that the weights have never seen.
+With --unseen, the digits are held out from the training of all models.
 """
 
 import json
@@ -20,11 +20,16 @@ import datasets
 SIDE = flags.DEFINE_integer("side", 2048, "Of the image, in pixels; a multiple of 512.")
 UNSEEN = flags.DEFINE_bool("unseen", False, "Digits that no model has seen.")
 
-PART, EACH = 512, 32  # the image is made of scenes of so many pixels, with so many digits each
-NEAR = 2.0  # pixels within which a location is right
+PART, EACH = 512, 32  # the image is a grid of scenes: their side in pixels, and digits in each
+NEAR = 2.0  # pixels: the largest distance of a correct location
 
 
 def make(folder: pathlib.Path) -> None:
+    """Writes the image and the true centres.
+
+    Args:
+        folder: the folder to write to.
+    """
     if SIDE.value % PART or SIDE.value < PART:
         raise app.UsageError(f"--side={SIDE.value} must be a multiple of {PART}")
     name = "multi_mnist/1k_unseen" if UNSEEN.value else "multi_mnist/1k"

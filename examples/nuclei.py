@@ -1,4 +1,4 @@
-"""Nuclei in micrographs, found without labels and compared with classical segmentation.
+"""Finds nuclei in micrographs without labels, and compares with classical segmentation.
 
     python examples/nuclei.py --data=FOLDER --make=nuclei/
     lavae show --path=nuclei/train
@@ -6,10 +6,10 @@
     lavae infer --checkpoint=runs/nuclei --images=nuclei/test --output=nuclei.jsonl
     python examples/nuclei.py --data=FOLDER --score=nuclei.jsonl
 
-FOLDER has `images/`, and `labels/` with a label image of the same name for each: 0 for the
-background and another number for each nucleus. Of the images, sorted by name, every fifth is for
-testing, beginning with the first. Labels are for scoring only. One set that can be brought into
-this form is BBBC038, of the Broad Bioimage Benchmark Collection.
+FOLDER contains `images/`, and `labels/` with a label image of the same name for each: 0 for the
+background and another number for each nucleus. Every fifth image, in the order of names and
+beginning with the first, is a test image. Labels are used for scores only. One data set that can be
+brought into this form is BBBC038, of the Broad Bioimage Benchmark Collection.
 """
 
 import json
@@ -30,17 +30,30 @@ SCORE = flags.DEFINE_string("score", "", "What `lavae infer` wrote of the test i
 PART = flags.DEFINE_enum("part", "test", ["train", "test"], "The images to score.")
 flags.mark_flag_as_required("data")
 
-NEAR = 5.0  # pixels within which a centre is right
-OVERLAPS = np.arange(0.5, 0.91, 0.1)  # of masks: intersection over union
+NEAR = 5.0  # pixels: the largest distance of a correct centre
+OVERLAPS = np.arange(0.5, 0.91, 0.1)  # intersections over unions of masks
 COLUMNS = ("precision", "recall", "F1", "count error", "exact", "AP 0.5", "AP 0.5-0.9")
 
 
 def part(name: str) -> list[pathlib.Path]:
+    """Lists the images of a part.
+
+    Args:
+        name: "train" or "test".
+
+    Returns:
+        Their paths, sorted.
+    """
     files = sorted((pathlib.Path(DATA.value) / "images").iterdir())
     return [file for i, file in enumerate(files) if (i % 5 == 0) == (name == "test")]
 
 
 def make(folder: pathlib.Path) -> None:
+    """Copies the images to the folders of both parts.
+
+    Args:
+        folder: the folder to write to.
+    """
     for name in ("train", "test"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file in part(name):
@@ -48,13 +61,21 @@ def make(folder: pathlib.Path) -> None:
         print(f"{folder / name}: {len(part(name))} images")
 
 
-# --- what is found -------------------------------------------------------------
+# --- found objects -------------------------------------------------------------
 
-# Of an image: centres [n, 2] and, if there are masks, a label image.
+# The objects of an image: centres [n, 2] and, if there are masks, a label image.
 Found = tuple[np.ndarray, np.ndarray | None]
 
 
 def of_model(path: str) -> dict[str, Found]:
+    """Reads the objects that a model found.
+
+    Args:
+        path: what `lavae infer` wrote as .jsonl.
+
+    Returns:
+        Centres and label image, by the name of the image.
+    """
     records = map(json.loads, pathlib.Path(path).read_text().splitlines())
     return {record["image"]: _of_record(record) for record in records}
 
@@ -73,7 +94,15 @@ def _of_record(record: dict) -> Found:
 
 
 def of_method(method: classical.Method, file: pathlib.Path) -> Found:
-    """By a classical method, with Otsu's threshold for each image."""
+    """Finds objects by a classical method, with Otsu's threshold for each image.
+
+    Args:
+        method: a classical method.
+        file: an image.
+
+    Returns:
+        Centres and label image.
+    """
     image = np.asarray(read_image(file), np.float32)
     labels = method((image > classical.threshold(image))[..., None])
     return evaluation.true_centres(labels), labels
@@ -83,7 +112,15 @@ def of_method(method: classical.Method, file: pathlib.Path) -> Found:
 
 
 def row(found: dict[str, Found], truth: dict[str, np.ndarray]) -> list[float]:
-    """The scores of a method; nan where there are no masks."""
+    """Computes the scores of a method.
+
+    Args:
+        found: centres and label image, by the name of the image.
+        truth: true label images, by the name of the image.
+
+    Returns:
+        The scores in the order of `COLUMNS`; nan for those of masks where there are no masks.
+    """
     hits = claimed = total = 0
     errors, precisions = [], []
     for name, true in truth.items():
@@ -110,6 +147,11 @@ def _numbered(labels: np.ndarray) -> np.ndarray:
 
 
 def score(path: str) -> None:
+    """Prints the scores of a model and of classical methods.
+
+    Args:
+        path: what `lavae infer` wrote as .jsonl.
+    """
     files = part(PART.value)
     labels = pathlib.Path(DATA.value) / "labels"
     truth = {file.name: _numbered(np.asarray(Image.open(labels / file.name))) for file in files}
@@ -124,6 +166,7 @@ def score(path: str) -> None:
 
 
 def main(_):
+    """Makes or scores images, depending on the flags."""
     if not MAKE.value and not SCORE.value:
         raise app.UsageError("give --make or --score")
     if MAKE.value:

@@ -1,4 +1,4 @@
-"""The letters of a page, found, counted and sorted without labels.
+"""Finds, counts and groups the letters of a page, without labels.
 
     python examples/page_of_text.py --make=pages/
     python launch/train.py --config=configs/images.py:cpu --config.dataset.path=pages/train \\
@@ -8,9 +8,9 @@
         --min_score=0.05 --groups=64
     python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json
 
-Pages are dark on white, in a typewriter's even spacing, since LAVAE expects objects that do not
-touch. The words are those of the project's licence, in random order. letters_groups.png is the type
-case that the model discovers: letters grouped by what they look like.
+Pages are dark on white, with a typewriter's even spacing, so that letters do not touch. The words
+are those of the project's licence, in random order. letters_groups.png is the type case that the
+model discovers: letters grouped by appearance.
 """
 
 import json
@@ -28,10 +28,15 @@ SIDE = 384  # pixels of a page
 PITCH = (20, 14)  # from line to line, and from letter to letter
 MARGIN = 16
 SIZE = 14  # of the font
-NEAR = 3.0  # pixels within which a centre is right
+NEAR = 3.0  # pixels: the largest distance of a correct centre
 
 
 def render(folder: pathlib.Path) -> None:
+    """Writes pages and the true centres of their letters.
+
+    Args:
+        folder: the folder to write to.
+    """
     words = [word for word in (_shared.ROOT / "LICENSE").read_text().split() if word.isalpha()]
     for part, (name, number) in enumerate(zip(("train", "test"), PAGES.value, strict=True)):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,7 @@ def render(folder: pathlib.Path) -> None:
 
 
 def _page(words: list[str], draw: random.Random) -> tuple[Image.Image, list]:
-    """A page, and the row and column of each of its letters: the middle of its ink."""
+    """A page, and the row and column of each of its letters: the mean of its dark pixels."""
     page = Image.new("L", (SIDE, SIDE), 255)
     pen, font = ImageDraw.Draw(page), ImageFont.load_default(SIZE)
     columns = (SIDE - 2 * MARGIN) // PITCH[1]

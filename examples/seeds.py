@@ -1,4 +1,4 @@
-"""Seeds on a dark cloth, photographed by a poor camera: counted and located without labels.
+"""Counts and locates seeds on a dark cloth, photographed by a poor camera, without labels.
 
     python examples/seeds.py --make=seeds/
     python launch/show_data.py --dataset=images --path=seeds/train
@@ -8,8 +8,8 @@
         --overlay=overlays/ --groups=16 --report=seeds.html
     python examples/seeds.py --score=seeds.jsonl --truth=seeds/test/truth.json
 
-Ellipses of any size (6 to 15 pixels long; see --longest), angle and brightness, between pixels, on
-a background that is not black, with noise. No two touch.
+Seeds are ellipses of random size (6 to 15 pixels long; see --longest), angle and brightness, at
+subpixel locations, on a background that is not black, with noise. No two touch.
 """
 
 import json
@@ -24,14 +24,19 @@ from PIL import Image
 LONGEST = flags.DEFINE_float("longest", 15.0, "Pixels of the longest seed.", lower_bound=4.0)
 IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `train` and `test`.")
 
-MOST = 12  # seeds in an image
-APART = 3.0  # pixels
-FINE = 4  # a pixel is the mean over so many samples in each direction
-NOISE = 0.04  # its standard deviation; pixels are from 0 to 1
-NEAR = 2.0  # pixels within which a centre is right
+MOST = 12  # the largest number of seeds in an image
+APART = 3.0  # pixels: the least distance between seeds
+FINE = 4  # samples per pixel in each direction
+NOISE = 0.04  # standard deviation of the noise; pixels are from 0 to 1
+NEAR = 2.0  # pixels: the largest distance of a correct centre
 
 
 def make(folder: pathlib.Path) -> None:
+    """Writes images and the true centres of their seeds.
+
+    Args:
+        folder: the folder to write to.
+    """
     for part, (name, number) in enumerate(zip(("train", "test"), IMAGES.value, strict=True)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         truth, draw = {}, np.random.default_rng(part)

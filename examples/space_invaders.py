@@ -1,4 +1,4 @@
-"""Invaders found without labels: frames of the game, and what a model finds in them, scored.
+"""Finds invaders in frames of the game without labels, and scores what a model finds.
 
     pip install ale-py
     python examples/space_invaders.py --make=frames/
@@ -8,10 +8,10 @@
         --output=invaders.jsonl --groups=16
     python examples/space_invaders.py --score=invaders.jsonl --truth=frames/test/truth.json
 
-A random player plays; frames show the invaders' field, shots included. Which invaders are left,
-and where, is read from the game's memory. Test frames come from other games than those of
-training. Frames with an explosion are left out of both, since it is a matter of taste whether an
-exploding invader is one.
+A random player plays; frames show the invaders' field, shots included. Which invaders are left, and
+where, is read from the game's memory. Test frames come from other games than training frames.
+Frames with an explosion are left out of both, since it is ambiguous whether an exploding invader
+counts.
 """
 
 import json
@@ -26,16 +26,21 @@ from PIL import Image
 FRAMES = flags.DEFINE_list("frames", ["3000", "500"], "Numbers of frames of `train` and `test`.")
 
 TOP, BOTTOM = 28, 156  # rows of the screen between the score and the shields
-EVERY = 7  # frames of the game; an odd number, since some things are drawn in every other one
-EXPLOSION = 25  # frames that it takes, at most
-NARROWEST = 4  # pixels; shots are up to 2 wide
-NEAR = 2.0  # pixels within which a centre is right
-# The game's memory: masks of the six rows, from the lowest, and the location of the first invader.
+EVERY = 7  # frames between two images; odd, since some things are drawn in every other frame only
+EXPLOSION = 25  # the largest number of frames that an explosion lasts
+NARROWEST = 4  # pixels: the least width of an invader; shots are up to 2 wide
+NEAR = 2.0  # pixels: the largest distance of a correct centre
+# In the game's memory: masks of the six rows, the lowest first; the location of the first invader.
 MASKS, DOWN, RIGHT = slice(18, 24), 16, 26
 PITCH = np.array([18, 16])
 
 
 def play(folder: pathlib.Path) -> None:
+    """Plays games, and writes frames and the true centres of their invaders.
+
+    Args:
+        folder: the folder to write to.
+    """
     for part, (name, number) in enumerate(zip(("train", "test"), FRAMES.value, strict=True)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         truth = {}
@@ -78,8 +83,10 @@ def _frames(number: int, seed: int):
 
 
 def _invaders(field: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
-    """[n, 2]: the centres of mass of the invaders whose bits are set; None unless all are there
-    (between two games they are not)."""
+    """[n, 2]: the centres of mass of the invaders whose bits are set.
+
+    None unless all of them are visible; between two games they are not.
+    """
     colour = 122
     first = np.array([31 - TOP + 2 * int(memory[DOWN]), int(memory[RIGHT]) - 1])
     centres = []
