@@ -1,4 +1,4 @@
-// The page: a scene, what the model made of it, and edits of that.
+// The page: an image, the scene that the model infers from it, and edits of that scene.
 
 import { blank, box, compose, fromBase64, fromFile as imageFromFile, lit, pack, paint, unpack }
   from "./pixels.js";
@@ -11,22 +11,22 @@ const PARTS = { log_likelihood: "picture given the objects", kl_count: "how many
   kl_location: "where", kl_appearance: "what they look like" };
 const COLOURS = ["blue", "green", "cyan", "red", "magenta", "yellow", "white"];
 
-let abouts = {}; // of models, by name
-let about = null; // of the chosen one
-let image = null; // the scene's
-let first = null; // what the model made of it
-let unedited = null; // and of the picture that it renders of that: a promise
-let again = null; // what it makes of the edited picture, or null while that is not known
-let others = null; // what became of the objects that were left alone
-let original = []; // objects as they were before all edits
+let abouts = {}; // descriptions of the models, by name
+let about = null; // description of the chosen model
+let image = null; // the image that is decomposed
+let first = null; // the scene inferred from it
+let unedited = null; // a promise of the scene inferred from that scene's rendering
+let again = null; // the scene inferred from the edited rendering; null until it is known
+let others = null; // how the objects that were not edited changed
+let original = []; // objects before all edits
 let objects = []; // of the edited scene: row, column, appearance, sprite
 let selected = -1;
 let past = [], future = []; // lists of objects
 let colour = 6; // bits of blue, green and red, less 1
-let shown = 0, asked = 0; // scenes, and edits, of which only the newest answer counts
-let busy = false; // while a scene is taken apart, the old one cannot be edited
+let shown = 0, asked = 0; // numbers of scenes and of edits: only the newest answer counts
+let busy = false; // while an image is decomposed, the old scene cannot be edited
 
-// --- saying things -------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------
 
 function say(text) { $("status").textContent = text; }
 
@@ -37,7 +37,7 @@ function complain(error) {
 
 function calm() { $("alert").hidden = true; }
 
-// Runs what a button does; what goes wrong is told to the visitor.
+// Runs an action, and shows its errors to the user.
 async function attempt(action) {
   try {
     await action();
@@ -46,7 +46,7 @@ async function attempt(action) {
   }
 }
 
-class Stale extends Error {} // an answer that is no longer wanted
+class Stale extends Error {} // an answer that is out of date
 
 onConnection({
   lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page continues when it does.")); },
@@ -71,7 +71,7 @@ async function takeApart(picture) {
   return { ...answer, objects: answer.objects.map(asObject) };
 }
 
-// A picture and its objects: those that the model finds, or those that it was made of.
+// Shows an image and its objects: those that the model infers, or those that it was rendered from.
 async function show(newImage, known = null) {
   calm();
   image = newImage;
@@ -98,7 +98,7 @@ async function show(newImage, known = null) {
   say(`Taken apart in ${Math.round(performance.now() - started)} ms`);
   draw();
   unedited = takeApart(lit(about, objects));
-  unedited.catch(() => {}); // an edit will say so
+  unedited.catch(() => {}); // the next edit reports the error
 }
 
 async function newScene(kind) {
@@ -119,7 +119,7 @@ async function edited() {
   const number = ++asked;
   again = others = null;
   draw();
-  await new Promise((resolve) => setTimeout(resolve, 60)); // a few edits in a row are one question
+  await new Promise((resolve) => setTimeout(resolve, 60)); // a few edits in a row are one request
   if (number !== asked) throw new Stale();
   const answer = await takeApart(lit(about, objects));
   const before = await unedited.catch(() => (unedited = takeApart(lit(about, original))));
@@ -158,7 +158,7 @@ async function addOne() {
   });
 }
 
-// The place that is farthest from all objects and from the border.
+// The location farthest from all objects; of equal ones, that nearest to the middle.
 function emptiest() {
   const [height, width] = about.canvas, half = about.sprite_size >> 1;
   if (!objects.length) return [height >> 1, width >> 1];
@@ -198,7 +198,7 @@ async function swapChosen() {
   await edit(() => swap(selected, Number(other)));
 }
 
-// A look for the selected object; `settled` when the visitor lets go.
+// Sets the appearance of the selected object; `settled` when the user releases the slider.
 let looks = 0;
 async function setAppearance(appearance, settled) {
   const number = ++looks, object = objects[selected];
@@ -236,7 +236,7 @@ function paintInput() {
 }
 
 let scheduled = false;
-function drawStage() { // at the screen's own rate
+function drawStage() { // at the screen's refresh rate
   if (scheduled) return;
   scheduled = true;
   requestAnimationFrame(() => { scheduled = false; paintStage(); });
@@ -432,7 +432,7 @@ const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowR
 $("stage").addEventListener("keydown", (event) => {
   if (event.key === "Tab" && objects.length) {
     const next = selected + (event.shiftKey ? -1 : 1);
-    if (next < 0 || next >= objects.length) return; // on to the next control
+    if (next < 0 || next >= objects.length) return; // Tab moves on to the next control
     event.preventDefault();
     select(next);
     draw();
@@ -453,7 +453,7 @@ $("stage").addEventListener("keydown", (event) => {
   }
 });
 
-// Where the selected object is, for those who do not see it.
+// Announces the location of the selected object to screen readers.
 function tell(before = "") {
   const object = objects[selected];
   say(`${before}${object ? `object ${selected + 1} at row ${object.row}, column ${object.column}` : "no object"}`);
@@ -506,7 +506,7 @@ $("file").addEventListener("change", ({ target }) => {
   if (target.files[0]) openImage(target.files[0]);
   target.value = "";
 });
-// Anywhere, since a browser leaves the page for a file that is dropped where nobody wants it.
+// On the whole page: otherwise, the browser would leave the page to open a dropped file.
 for (const name of ["dragenter", "dragover"]) {
   document.addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
 }
@@ -592,7 +592,7 @@ document.addEventListener("keydown", (event) => {
   attempt(() => (event.shiftKey ? travel(future, past) : travel(past, future)));
 });
 
-let morphed = null; // the look that a morph began with
+let morphed = null; // the appearance that a morph started from
 function stopMorphing() {
   morphed = null;
   $("morph").value = 0;
@@ -617,7 +617,7 @@ function choose(name) {
   $("fresh").disabled = !about.fresh;
   makeSliders();
   $("colours").hidden = about.channels === 1;
-  shown++; // what is still to come is of another model
+  shown++; // answers still to come are from another model
   asked++;
   busy = false;
   past = [];

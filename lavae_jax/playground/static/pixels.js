@@ -1,4 +1,4 @@
-// Images as arrays: [height x width x channels], and how they travel and look.
+// Images as arrays [height x width x channels]: encoding, composition, drawing, files.
 
 export function fromBase64(text) {
   return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -27,7 +27,7 @@ export function pack({ height, width, channels, pixels }) {
   return { height, width, channels, bits: toBase64(packed) };
 }
 
-// λ: the sum of the objects' sprites, each on its location.
+// λ: the sum of the objects' sprites, each at its location.
 export function compose(about, objects) {
   const [height, width] = about.canvas, c = about.channels, size = about.sprite_size;
   const sum = new Float32Array(height * width * c), half = size >> 1;
@@ -46,7 +46,7 @@ export function compose(about, objects) {
   return sum;
 }
 
-// The picture that a scene most likely is, to be taken apart again.
+// The most likely image of a scene, which is decomposed again.
 export function lit(about, objects) {
   const [height, width] = about.canvas;
   const pixels = Uint8Array.from(compose(about, objects), (value) => (value > 0.5 ? 1 : 0));
@@ -66,7 +66,7 @@ export function paint(canvas, height, width, channels, value) {
   context.putImageData(data, 0, 0);
 }
 
-// The box of a sprite's lit pixels, relative to its location.
+// The box of a sprite's foreground pixels, relative to its location.
 export function box(about, sprite) {
   const size = about.sprite_size, c = about.channels, half = size >> 1;
   let top = size, left = size, bottom = -1, right = -1;
@@ -83,7 +83,7 @@ export function box(about, sprite) {
 
 const LARGEST_FILE = 20e6; // bytes
 
-// A file as the colours of an image that fits the model's canvas, for the server to preprocess.
+// Reads a file as the colours of an image that fits the model's canvas; the server preprocesses it.
 export async function fromFile(about, file, invert) {
   if (file.size > LARGEST_FILE) throw new Error("This image is larger than 20 MB.");
   const bitmap = await createImageBitmap(file).catch(() => {
@@ -95,7 +95,7 @@ export async function fromFile(about, file, invert) {
   const h = Math.max(1, Math.round(bitmap.height * scale));
   const surface = Object.assign(document.createElement("canvas"), { width: w, height: h });
   const context = surface.getContext("2d");
-  context.fillRect(0, 0, w, h); // black behind what is transparent
+  context.fillRect(0, 0, w, h); // black behind transparent pixels
   context.drawImage(bitmap, 0, 0, w, h);
   const { data } = context.getImageData(0, 0, w, h);
   const colours = data.filter((_, i) => i % 4 !== 3);

@@ -1,4 +1,4 @@
-// Scenes: objects with a location and an appearance; how they are kept and sent.
+// Scenes: objects with a location and an appearance, in files and links.
 
 import { fromBase64, toBase64 } from "./pixels.js";
 
@@ -12,7 +12,7 @@ export function toFile(model, about, objects) {
   });
 }
 
-// Checked, since a file or a link may say anything.
+// The content is checked, since a file may contain anything.
 export async function fromFile(file) {
   let content;
   if (file.size > LARGEST_FILE) throw new Error("This file is too large for a scene.");
@@ -53,8 +53,8 @@ export function fromLink(hash) {
   }
 }
 
-// What an edit did to the objects that were left alone: how they are inferred in the rendered picture
-// before it and after it.
+// How an edit changed the other objects: compares the scenes inferred from the renderings before and
+// after it.
 export function compare(about, original, objects, before, after) {
   const found = matched(about, objects, after);
   const was = matched(about, objects, before);
@@ -78,7 +78,7 @@ function distance(about, a, b) {
   return Math.sqrt(here.reduce((sum, v, k) => sum + (v - there[k]) ** 2, 0) / here.length);
 }
 
-// For each object the nearest that was found, if it is near; each of those once.
+// For each object, the nearest inferred one within half a sprite; each of these is used once.
 function matched(about, objects, found) {
   const left = [...found];
   return objects.map((object) => {
@@ -89,7 +89,7 @@ function matched(about, objects, found) {
   });
 }
 
-// Along the directions of largest variation, in standard deviations.
+// An appearance along the directions of largest variation, in standard deviations.
 export function coordinates(about, appearance) {
   return about.directions.map((direction, k) => direction.reduce(
     (sum, d, i) => sum + d * (appearance[i] - about.mean[i]), 0) / about.spread[k]);

@@ -1,4 +1,4 @@
-// Questions to the server. A server that is gone is asked again until it answers.
+// Requests to the server. If the connection is lost, it is tried again until the server answers.
 
 const listeners = { lost: () => {}, back: () => {} };
 const PATIENCE = 30_000, PULSE = 5_000; // milliseconds
@@ -6,7 +6,7 @@ let lost = false;
 
 export function onConnection(on) { Object.assign(listeners, on); }
 
-export class Told extends Error {} // what the server said was wrong, in words
+export class Told extends Error {} // with an error message for the user
 
 async function answer(url, options) {
   let response;
@@ -32,7 +32,7 @@ async function wait() {
   }
 }
 
-// A server that goes away is noticed while nobody asks, too.
+// Notices a lost connection also while there are no requests.
 setInterval(() => { if (!lost && !document.hidden) answer("/models").catch(() => {}); }, PULSE);
 
 export const models = () => answer("/models");
