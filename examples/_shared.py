@@ -15,7 +15,7 @@ from lavae_jax import evaluation
 
 MAKE = flags.DEFINE_string("make", None, "Make the images, and write them to this folder.")
 SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
-TRUTH = flags.DEFINE_string("truth", None, "truth.json, which --make writes beside the images.")
+TRUTH = flags.DEFINE_string("truth", None, "truth.json, which --make writes next to the images.")
 
 
 def run(

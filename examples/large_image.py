@@ -17,8 +17,8 @@ from PIL import Image
 
 import datasets
 
-SIDE = flags.DEFINE_integer("side", 2048, "Of the image, in pixels; a multiple of 512.")
-UNSEEN = flags.DEFINE_bool("unseen", False, "Digits that no model has seen.")
+SIDE = flags.DEFINE_integer("side", 2048, "Side of the image, in pixels; a multiple of 512.")
+UNSEEN = flags.DEFINE_bool("unseen", False, "Held-out digits, which no model was trained on.")
 
 PART, EACH = 512, 32  # the image is a grid of scenes: their side in pixels, and digits in each
 NEAR = 2.0  # pixels: the largest distance of a correct location

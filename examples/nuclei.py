@@ -26,7 +26,7 @@ from lavae_jax.images import read_image
 
 DATA = flags.DEFINE_string("data", None, "The folder with images/ and labels/.")
 MAKE = flags.DEFINE_string("make", "", "A folder to write train/ and test/ to.")
-SCORE = flags.DEFINE_string("score", "", "What `lavae infer` wrote of the test images as .jsonl.")
+SCORE = flags.DEFINE_string("score", "", "What `lavae infer` wrote as .jsonl for the images.")
 PART = flags.DEFINE_enum("part", "test", ["train", "test"], "The images to score.")
 flags.mark_flag_as_required("data")
 

@@ -671,8 +671,8 @@ class Model(_Trained):
         if scene.model_fingerprint not in (None, self.fingerprint):
             raise ValueError(
                 f"this scene's appearances are those of another model ({scene.model_fingerprint}, "
-                f"this is {self.fingerprint}): infer the scene with this one, or, if you know what "
-                "you do, use dataclasses.replace(scene, model_fingerprint=None)"
+                f"this is {self.fingerprint}): infer the scene with this one, or, to skip this "
+                "check, use dataclasses.replace(scene, model_fingerprint=None)"
             )
 
     def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:

@@ -131,8 +131,8 @@ def describe(name: str, scores: dict[str, Any]) -> str:
     if "count_accuracy" in scores:
         lines.append(
             f"  count {scores['count_accuracy']:.2%} right, {scores['overcounted']:.2%} over, "
-            f"{scores['undercounted']:.2%} under, off by "
-            f"{scores['count_mean_absolute_error']:.3f} (mean); "
+            f"{scores['undercounted']:.2%} under, mean absolute error "
+            f"{scores['count_mean_absolute_error']:.3f}; "
             f"{scores['images_per_second']:.0f} images/s"
         )
     if scores.get("mostly_hidden"):
@@ -142,9 +142,9 @@ def describe(name: str, scores: dict[str, Any]) -> str:
         )
     if "centre_distance_median" in scores:
         lines.append(
-            f"  centres off by {scores['centre_distance_median']:.2f} pixels (median), "
-            f"{scores['centre_distance_95']:.2f} (95 %); "
-            f"{scores['centres_within_2_pixels']:.2%} within 2"
+            f"  centre error {scores['centre_distance_median']:.2f} pixels (median), "
+            f"{scores['centre_distance_95']:.2f} (95th percentile); "
+            f"{scores['centres_within_2_pixels']:.2%} within 2 pixels"
         )
     if "recall" in scores or "precision" in scores:
         rates = [f"{k} {scores[k]:.2%}" for k in ("recall", "precision") if k in scores]
@@ -158,7 +158,7 @@ def describe(name: str, scores: dict[str, Any]) -> str:
         if edit in scores.get("disentanglement", {}):
             change = scores["disentanglement"][edit]
             others = f"{change['objects']} others {change['lost']:.1%} lost"
-            text = f"  {edit} of one object: of the {others}"
+            text = f"  {edit} of one object edited: of the {others}"
             if change["location_change_pixels"] is not None:
                 text += (
                     f", moved by {change['location_change_pixels']:.3f} pixels, appearance "

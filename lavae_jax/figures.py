@@ -490,7 +490,10 @@ def generalisation(results: Sequence[dict], panel_inches: float = 1.0) -> Figure
     size = (3 * panel_inches * len(kinds), 4 * panel_inches)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(2, len(kinds), squeeze=False, sharex=True, sharey="row")
-    rows = (("count_accuracy", "counted right"), ("centre_distance_95", "95 % of centres, pixels"))
+    rows = (
+        ("count_accuracy", "count accuracy"),
+        ("centre_distance_95", "95th-percentile error, pixels"),
+    )
     for column, kind in enumerate(kinds):
         for (name, title), axis in zip(rows, axes[:, column], strict=True):
             for canvas, shade in zip(canvases, shades, strict=True):

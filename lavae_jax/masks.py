@@ -189,8 +189,8 @@ def write(labels: np.ndarray, path: pathlib.Path) -> None:
     """
     if labels.max(initial=0) > MOST_LABELS:
         raise UserError(
-            f"{path}: there are {labels.max():,} objects, and a label image of 16 bits has numbers "
-            f"for {MOST_LABELS:,}; the outputs .json and .jsonl have masks of any number"
+            f"{path}: there are {labels.max():,} objects, but a 16-bit label image can number only "
+            f"{MOST_LABELS:,}; .json and .jsonl files have no such limit"
         )
     compression = {"compression": "tiff_deflate"} if path.suffix.startswith(".tif") else {}
     Image.fromarray(labels.astype(np.uint16)).save(path, **compression)

@@ -131,8 +131,8 @@ def _results(folder: pathlib.Path, config: ConfigDict) -> str:
             lines.append([data, split, f"{scores['images']:,}", str(result["num_samples"]), *cells])
     if len(lines) == 2:
         return (
-            f"None yet: `lavae evaluate --output={folder.name}/results.json` measures the model, "
-            f"and `lavae export --card={folder.name}` then writes this card anew."
+            f"None yet: `lavae evaluate --output={folder.name}/results.json` evaluates the model, "
+            f"and `lavae export --card={folder.name}` then rewrites this card."
         )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

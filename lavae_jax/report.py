@@ -147,13 +147,14 @@ def _counts(records: Sequence[Record]) -> str:
     if len(counts) < 2:
         return ""
     chart = _histogram(counts, "objects in an image", "images", whole=True)
-    return _section("Counts", "How many objects images have.", chart, "counts")
+    return _section("Counts", "The number of objects in an image.", chart, "counts")
 
 
 def _least_certain(order: Sequence[int], records: Sequence[Record], images) -> str:
     note = (
         "The images with the most expected errors: the sum of the probabilities that a detection "
-        "is no object, plus the share of the foreground that no object explains, in objects."
+        "is not an object, plus the unexplained share of the foreground, times the number of "
+        "objects."
     )
     figures = []
     for i in order[:OVERLAYS]:
@@ -183,8 +184,8 @@ def _detections(
     total = sum(len(one["objects"]) for one in records)
     which = f"{len(chosen)} of {total:,} objects" if len(chosen) < total else "All objects"
     note = (
-        f"{which}, from the most to the least probable, in squares of {found.side} pixels. The "
-        "number is the probability that it is an object."
+        f"{which}, from the most to the least probable, in squares of {found.side} pixels, with "
+        "their probabilities."
     )
     tiles = []
     for i, k in chosen:
@@ -198,9 +199,9 @@ def _detections(
 def _groups(groups: Sequence[Group], sprites, found: pictures.Crops) -> str:
     total = sum(len(group.members) for group in groups)
     note = (
-        f"{_plural(total, 'object')} in {_plural(len(groups), 'group')} by what they look like to "
-        "the model. Framed: the sprite of the most typical one. Next to it: objects of the group, "
-        "from the most to the least typical."
+        f"{_plural(total, 'object')} in {_plural(len(groups), 'group')} by appearance. Framed: the "
+        "sprite of the most typical object. Next to it: objects of the group, from the most to the "
+        "least typical."
     )
     cards = []
     for group, sprite in zip(groups, sprites, strict=True):

@@ -13,7 +13,7 @@ DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {scene_data.
 SET = flags.DEFINE_string(
     "set", "", "Changes to the data set as field=number, such as canvas=96,max_count=5."
 )
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [TFDS's own default].")
+DATA_DIR = flags.DEFINE_string("data_dir", None, "The folder of the data sets [TFDS's default].")
 MNIST_DIR = flags.DEFINE_string(
     "mnist_dir",
     None,

@@ -16,9 +16,9 @@ from lavae_jax.commands import model_flags, program, scene_data
 
 flags.adopt_module_key_flags(model_flags)
 flags.set_default(model_flags.CHECKPOINT, "mnist1k")
-SCENES = flags.DEFINE_integer("scenes", 5, "How many scenes.", lower_bound=1)
-COUNT = flags.DEFINE_integer("count", 3, "Objects in each.", lower_bound=2)
-SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
+SCENES = flags.DEFINE_integer("scenes", 5, "Number of scenes.", lower_bound=1)
+COUNT = flags.DEFINE_integer("count", 3, "Number of objects in each scene.", lower_bound=2)
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the scenes.")
 OUTPUT = flags.DEFINE_string("output", "demo.png", "The picture to write.")
 
 
@@ -59,7 +59,7 @@ def draw_scenes(model: lavae_jax.Model) -> np.ndarray:
     most = model.settings.max_objects
     if COUNT.value > most:
         raise app.UsageError(f"--count={COUNT.value}: a sample of the model has at most {most}")
-    print("there is no data set of such scenes here; these are samples of the model")
+    print("the data set of the model is not available here; these are samples of the model")
     candidates = model.sample(SEED.value, CANDIDATES, count=[COUNT.value])
     apart = _least_distance(np.asarray(candidates.location)[:, : COUNT.value])
     chosen = np.argsort(-apart, kind="stable")[: SCENES.value]

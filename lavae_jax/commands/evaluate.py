@@ -40,13 +40,15 @@ if TYPE_CHECKING:
 DATASET, SET = other_data_flags.DATASET, other_data_flags.SET
 SPLIT = flags.DEFINE_list("split", None, "Splits, separated by commas [all but train].")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
-NUM_IMAGES = flags.DEFINE_integer("num_images", None, "The first so many [all].", lower_bound=1)
+NUM_IMAGES = flags.DEFINE_integer(
+    "num_images", None, "Evaluate only the first so many images of each split [all].", lower_bound=1
+)
 SUPPORT = flags.DEFINE_enum(
     "support", None, ["pixels", "peaks"], "Where q(z_loc) samples [as in training]."
 )
 OUTPUT = flags.DEFINE_string("output", "results.json", "The file to write.")
 CALIBRATION = flags.DEFINE_bool(
-    "calibration", False, "Draw the calibration of objects' probabilities, beside --output."
+    "calibration", False, "Draw the calibration of objects' probabilities, next to --output."
 )
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(other_data_flags)
@@ -66,7 +68,7 @@ def entropy(builder, split: str) -> float | None:
     try:
         return builder.entropy(split)
     except scene_data.load().digits.SourceError:
-        print("the digits are not at hand, so the entropy of the data is not computed")
+        print("the data entropy is not computed, because MNIST's digits are missing")
         return None
 
 

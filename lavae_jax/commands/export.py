@@ -26,7 +26,7 @@ from lavae_jax.training import files
 
 RUN = flags.DEFINE_string("run", None, "The run's folder.")
 OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
-CARD = flags.DEFINE_string("card", None, "An exported model's folder, to write its card anew.")
+CARD = flags.DEFINE_string("card", None, "The folder of an exported model, to rewrite its card.")
 
 
 def _module(name: str) -> types.ModuleType:
@@ -35,7 +35,7 @@ def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:
-        raise UserError(f"there is no config {name!r}, of which this run is") from error
+        raise UserError(f"this run is of the config {name!r}, which does not exist") from error
 
 
 def command(config: ConfigDict) -> str:
@@ -74,7 +74,7 @@ def main():
     again = command(model_files.read_config(run))
     size = model_files.export(run, output, again)
     model_card.write(output)
-    print(f"{output}: {size / 1e6:.1f} MB; made by\n  {again}")
+    print(f"{output}: {size / 1e6:.1f} MB; to reproduce:\n  {again}")
 
 
 def run():

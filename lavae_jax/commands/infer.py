@@ -41,11 +41,11 @@ OUTPUT = flags.DEFINE_string("output", "objects.csv", "The file to write: .csv, 
 OVERLAY = flags.DEFINE_string("overlay", None, "A folder for the images with outlines of objects.")
 MASKS = flags.DEFINE_string("masks", None, "A folder for a label image of each image.")
 GROUPS = flags.DEFINE_integer(
-    "groups", None, "Sort the objects into so many groups by appearance.", lower_bound=1
+    "groups", None, "Number of groups to sort the objects into, by appearance.", lower_bound=1
 )
 REPORT = flags.DEFINE_string("report", None, "The HTML file of a report to write.")
 MAX_OBJECTS = flags.DEFINE_integer(
-    "max_objects", None, "The most to be found in an image [as many as there are].", lower_bound=1
+    "max_objects", None, "The largest number of objects in an image [no limit].", lower_bound=1
 )
 MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out objects that are less probable.")
 INVERT = flags.DEFINE_bool("invert", None, "Objects are dark on bright [as in training].")
@@ -182,8 +182,8 @@ def _report(records: list[objects.Record], rate: float) -> None:
     empty = [record["image"] for record in good if record["unexplained"] is None]
     if empty:
         print(
-            f"without foreground: {_number(len(empty), 'image')}, such as {empty[0]}. If there are "
-            "objects, try --invert or --threshold"
+            f"without foreground: {_number(len(empty), 'image')}, such as {empty[0]}. If they "
+            "contain objects, try --invert or --threshold"
         )
 
 

@@ -6,11 +6,11 @@ import sys
 from lavae_jax.commands import startup
 
 COMMANDS = {
-    "demo": "decompose fresh scenes with shipped weights, edit them, and draw the result",
+    "demo": "decompose new scenes with shipped weights, edit them, and draw the result",
     "show": "show images as a model would see them, and propose settings to train with",
     "train": "train a model",
     "infer": "count and locate the objects of images",
-    "evaluate": "measure a trained model on test scenes",
+    "evaluate": "evaluate a trained model on test scenes",
     "export": "write a trained model without what only training needs",
     "playground": "edit scenes in the browser",
 }

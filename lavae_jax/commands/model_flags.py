@@ -9,7 +9,7 @@ from lavae_jax.errors import UserError
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "A run's folder, one of its checkpoints, or the name of shipped weights."
 )
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets live [that of the run].")
+DATA_DIR = flags.DEFINE_string("data_dir", None, "The folder of the data sets [that of the run].")
 MNIST_DIR = flags.DEFINE_string(
     "mnist_dir", None, "A folder with MNIST's training files [that of the run]."
 )
@@ -67,7 +67,7 @@ def builder_options(
         described.update(overrides=overrides)
     if described["name"] == "images":
         raise UserError(
-            "this model was trained on custom images, of which there are no test scenes; "
+            "this model was trained on custom images, which have no test scenes; "
             "`lavae infer` applies it to others"
         )
     options = scene_data.load().options(

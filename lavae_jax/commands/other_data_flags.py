@@ -7,7 +7,7 @@ from lavae_jax.commands import scene_data
 DATASET = flags.DEFINE_string(
     "dataset",
     None,
-    f"Scenes of another kind than those of training [the same]: {scene_data.names()}.",
+    f"Another data set than that of training [the same]: {scene_data.names()}.",
 )
 SET = flags.DEFINE_string(
     "set", None, "Changes to the data set as field=number, such as apart=8 [those of the run]."

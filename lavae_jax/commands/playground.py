@@ -64,7 +64,7 @@ def load_models() -> dict[str, lavae_jax.Model]:
     models = {name: lavae_jax.load(name) for name in names}
     models = {name: m for name, m in models.items() if isinstance(m, lavae_jax.Model)}
     if not models:
-        raise app.UsageError("--checkpoint has baselines only, which have no objects")
+        raise app.UsageError("--checkpoint names only baselines, which have no objects")
     return models
 
 
@@ -146,7 +146,7 @@ def main():
     models = load_models()
     made = engine.Engine(models, make_draw(models))
     first, *rest = models
-    print(f"warming {first} up ...", flush=True)
+    print(f"warming up {first} ...", flush=True)
     made.warm(first)
     ready = [first]
 
@@ -165,7 +165,7 @@ def main():
     )
     address = "127.0.0.1" if HOST.value in ("0.0.0.0", "::") else HOST.value
     url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
-    print(f"ready after {time.monotonic() - started:.1f} s: {url}  (Ctrl-C ends it)", flush=True)
+    print(f"ready after {time.monotonic() - started:.1f} s: {url}  (Ctrl-C to stop)", flush=True)
     if HOST.value not in LOCAL:
         print("Everyone who can reach this machine can use it: there is no password.", flush=True)
     if BROWSER.value:

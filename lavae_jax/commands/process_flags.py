@@ -8,10 +8,10 @@ from absl import app, flags
 from jax.experimental import multihost_utils
 
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "This process, from 0 on.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Total number of processes.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
 DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "One of several processes that find each other: TPU pods, Slurm."
+    "distributed", False, "Whether processes find each other automatically (TPU pods, Slurm)."
 )
 
 HEARTBEAT_SECONDS = 30  # a process without a heartbeat for longer is considered dead

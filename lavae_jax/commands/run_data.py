@@ -72,8 +72,8 @@ def _open_scenes(config):
     builder = datasets.make_builder(**datasets.options(config.dataset))
     if builder.builder_config.grey:
         raise loop.TrainingError(
-            f"scenes of {config.dataset.name} are grey, and need a threshold: build them by "
-            "launch/build_data.py, and train on them as on custom images, by lavae train "
+            f"scenes of {config.dataset.name} are grey and need a threshold: build them with "
+            "launch/build_data.py, and train on them as custom images with lavae train "
             f"--config=images:cpu --config.dataset.path=tfds:{config.dataset.name}"
         )
     size, held_out = builder.builder_config.num_train, config.dataset.held_out

@@ -39,9 +39,9 @@ LEVELS = flags.DEFINE_enum(
     "auto",
     ["auto", "grey", "binary"],
     "What the model sees: grey levels, normalised and zoomed to the usual size of objects, or the "
-    "foreground above --threshold. auto: grey where images are grey and their objects solid.",
+    "foreground above --threshold. auto: grey if images are grey and their objects solid.",
 )
-CHANNELS = flags.DEFINE_integer("channels", 1, "Of the model: 1 or 3.")
+CHANNELS = flags.DEFINE_integer("channels", 1, "Channels of the model: 1 or 3.")
 
 LARGEST = 512  # pixels: the side of the crops in which sizes are measured
 COLOR_NAMES = ("blue", "green", "cyan", "red", "magenta", "yellow", "white")  # of shapes.COLORS
@@ -132,8 +132,8 @@ def show_images(output: pathlib.Path) -> None:
     )
     if 2 * proposed.sprite_size > canvas:
         print(
-            f"parts of up to {found.side.max()} pixels are hardly objects: if the threshold cuts "
-            f"through the background (see {output}), try another, such as --threshold=0.5"
+            f"parts of up to {found.side.max()} pixels are probably not objects: if parts of the "
+            f"background are above the threshold (see {output}), try --threshold=0.5"
         )
 
 
@@ -185,7 +185,7 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
         ]
     for reason in skipped:
         print(f"not read: {reason}")
-    caption = f"{PATH.value}: each image, and beside it what the model sees."
+    caption = f"{PATH.value}: each image, and next to it what the model sees."
     grid = figures.panels(figures.in_rows(panels, 8), caption=caption, panel_inches=1.2)
     figures.save(grid, output)
     objects = np.concatenate([one.objects for one in found])
