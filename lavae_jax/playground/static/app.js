@@ -7,8 +7,8 @@ import { ask, models, onConnection } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 const HIGHLIGHT = "#ff9a1f", OTHERS = "#57b8ff";
-const PARTS = { log_likelihood: "picture given the objects", kl_count: "how many",
-  kl_location: "where", kl_appearance: "what they look like" };
+const PARTS = { log_likelihood: "−log p(x | z)", kl_count: "KL of the count",
+  kl_location: "KL of the locations", kl_appearance: "KL of the appearances" };
 const COLOURS = ["blue", "green", "cyan", "red", "magenta", "yellow", "white"];
 
 let abouts = {}; // descriptions of the models, by name
@@ -54,7 +54,7 @@ onConnection({
     const [{ name }] = await refreshModels();
     if (!about || !abouts[about.name]) return start(name);
     calm();
-    say("Connected again");
+    say("Reconnected");
     if (!first && image) await show(image);
     else if (first && !again) await edited();
   }),
@@ -80,7 +80,7 @@ async function show(newImage, known = null) {
   asked++;
   busy = true;
   drag = null;
-  say("Taking it apart …");
+  say("Decomposing …");
   const started = performance.now();
   try {
     const answer = await takeApart(image);
@@ -95,7 +95,7 @@ async function show(newImage, known = null) {
   past = [];
   future = [];
   select(objects.length ? 0 : -1);
-  say(`Taken apart in ${Math.round(performance.now() - started)} ms`);
+  say(`Decomposed in ${Math.round(performance.now() - started)} ms`);
   draw();
   unedited = takeApart(lit(about, objects));
   unedited.catch(() => {}); // the next edit reports the error
@@ -324,7 +324,7 @@ function drawSliders() {
 function makeSliders() {
   $("sliders").replaceChildren(...about.directions.flatMap((_, k) => {
     const label = document.createElement("label"), slider = document.createElement("input");
-    label.textContent = `look ${k + 1}`;
+    label.textContent = `direction ${k + 1}`;
     label.htmlFor = slider.id = `slider-${k}`;
     Object.assign(slider, { type: "range", min: -3, max: 3, step: 0.05 });
     let begun = false;
@@ -361,7 +361,7 @@ function drawThoughts() {
       (t) => nats(key === "log_likelihood" ? -t.terms[key] : t.terms[key]))),
     row("objects found", (t) => t.objects.length));
   $("others").textContent = others ? described(others)
-    : again ? "Edit an object, and see what becomes of the others." : "…";
+    : again ? "Edit an object to see how the others change." : "…";
 }
 
 function described({ lost, extra, alone, moved, changed }) {
@@ -540,7 +540,7 @@ async function restore({ model, objects: kept }) {
     say(`${model} is still warming up …`);
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
-  if (!abouts[model]) throw new Error(`The scene was made with ${model}, which is not here.`);
+  if (!abouts[model]) throw new Error(`The scene was made with ${model}, which this server does not have.`);
   choose(model);
   if (kept.length > about.slots) throw new Error(`A scene has at most ${about.slots} objects.`);
   if (kept.some(({ appearance }) => appearance.length !== about.latent_size)) {

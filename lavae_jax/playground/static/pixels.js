@@ -87,7 +87,7 @@ const LARGEST_FILE = 20e6; // bytes
 export async function fromFile(about, file, invert) {
   if (file.size > LARGEST_FILE) throw new Error("This image is larger than 20 MB.");
   const bitmap = await createImageBitmap(file).catch(() => {
-    throw new Error("This file is not an image that the browser can read.");
+    throw new Error("The browser cannot read this file as an image.");
   });
   const [height, width] = about.canvas;
   const scale = Math.min(1, width / bitmap.width, height / bitmap.height);
