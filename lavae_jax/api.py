@@ -47,8 +47,8 @@ from lavae_jax.settings import LavaeSettings
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
-MOSTLY_UNEXPLAINED = 0.5  # share of the foreground out of reach of all objects; more: a warning
-CHECKED_IMAGES = 64  # only the first so many are checked for warnings
+MOSTLY_UNEXPLAINED = 0.5  # the largest share of the foreground out of reach of all objects
+CHECKED_IMAGES = 64  # the largest number of images that are checked for warnings
 
 
 # --- arguments ---------------------------------------------------------------
@@ -178,6 +178,8 @@ class _Trained:
     def preprocess(self, images) -> np.ndarray | list[np.ndarray]:
         """Converts raw images to what the model sees.
 
+        A model of grey levels sees each image zoomed (see `normalisation`), so sizes may change.
+
         Args:
             images: [B, H, W, C], [B, H, W], one image, or a list of images of different sizes.
                 Pixels are uint8 (0 to 255), uint16 (0 to 65535), float (0 to 1), bool, or whole
@@ -185,8 +187,6 @@ class _Trained:
 
         Returns:
             [B, H, W, C], float32 from 0 to 1; a list of [H, W, C] for images of different sizes.
-            A model of grey levels sees each image zoomed (see `normalisation`), so these sizes may
-            differ from those of the raw images.
 
         Raises:
             ImageError: an image has an unexpected shape, type or range.

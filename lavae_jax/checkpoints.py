@@ -132,7 +132,7 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
         meta = {**checkpoint.meta, "step": checkpoint.step, "sha256": _sums(unfinished)}
         (unfinished / _META).write_text(json.dumps(meta, indent=1))
         _sync(unfinished)
-        if final.exists():  # damaged, or of a longer run that was resumed before it
+        if final.exists():  # damaged, or left by a run that was resumed at an earlier step
             shutil.rmtree(final)
         os.rename(unfinished, final)
         _sync_folder(folder)
@@ -173,8 +173,8 @@ def load(path: pathlib.Path) -> Checkpoint:
 def load_newest(folder: pathlib.Path) -> Checkpoint | None:
     """Reads the newest intact checkpoint; damaged ones are skipped with a warning.
 
-    If all checkpoints are damaged, that is an error: a run that started anew would overwrite what
-    may be fixed.
+    If all checkpoints are damaged, that is an error: a run that started from scratch would
+    overwrite what may be recoverable.
 
     Args:
         folder: the folder of the checkpoints.

@@ -14,7 +14,7 @@ from lavae_jax.input_pipeline import ProcessShard, Source
 from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
 
-EDITED = 500  # the first so many scenes measure disentanglement
+EDITED = 500  # scenes on which disentanglement is measured
 TOLERANCE = 4.0  # pixels: the largest distance between an inferred centre and its true one
 MOSTLY_HIDDEN = 0.75  # the share of hidden pixels above which an object need not be found
 THRESHOLDED = 1_000  # grey images from which one threshold is computed

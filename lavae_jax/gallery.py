@@ -137,7 +137,7 @@ class Gallery:
         return figures.reconstructions(images, *seen, panel_inches=self.panel_inches)
 
     def prior_samples(self) -> Figure:
-        """Draws samples of the model and of those beside it.
+        """Draws samples of the model and of the other models.
 
         Returns:
             The figure.

@@ -100,7 +100,7 @@ def encode(labels: np.ndarray, number: int) -> list[RunLengths]:
 
     Args:
         labels: [H, W], a label image.
-        number: how many objects there are. Those without a pixel have an empty mask.
+        number: number of objects. Those without a pixel have an empty mask.
 
     Returns:
         For each object, `size` [H, W] and `counts`: the lengths of runs of 0 and 1 in turn, column

@@ -12,7 +12,7 @@ import numpy as np
 from lavae_jax import masks, normalisation, placement
 from lavae_jax.likelihoods import Likelihood
 
-Record = dict[str, Any]  # what is known of an image and its objects; see `record`
+Record = dict[str, Any]  # an image and its objects; see `record`
 
 
 class Measured(NamedTuple):

@@ -22,7 +22,7 @@ from lavae_jax.scene import Scene
 Json = dict[str, Any]
 
 SIZE = 4  # requests in a batch; smaller batches are padded, so that only one size is compiled
-FEWEST_SLOTS = 16  # objects that are found in an image; more if p(n) has more
+FEWEST_SLOTS = 16  # the largest number of objects in an image, or M if that is larger
 USUAL_CANVAS = 64  # pixels
 LARGEST = 10_000  # the largest number in a location or an appearance
 SAMPLES = 20  # importance samples of the bound
