@@ -13,7 +13,14 @@ from lavae_jax.training.phases import Metrics
 
 
 def elbo_metrics(terms: objective.Terms | vae.Terms) -> Metrics:
-    """Of each image."""
+    """Names the parts of the ELBO as metrics.
+
+    Args:
+        terms: the parts of the ELBO, [B] each.
+
+    Returns:
+        The negative ELBO, the negative log-likelihood and each KL divergence, [B] each.
+    """
     log_likelihood, *kls = terms
     return {
         "neg_elbo": -terms.elbo,
@@ -23,14 +30,32 @@ def elbo_metrics(terms: objective.Terms | vae.Terms) -> Metrics:
 
 
 def means(metrics: Metrics) -> Metrics:
-    """Over the images."""
+    """Averages metrics over the images.
+
+    Args:
+        metrics: by name, [B] each.
+
+    Returns:
+        Scalars by name.
+    """
     return {name: value.mean(dtype=float) for name, value in metrics.items()}
 
 
 def elbo_loss(
     config: ConfigDict, lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, **kwargs
 ) -> tuple[jax.Array, Metrics, objective.Elbo]:
-    """-ELBO of images x [B, H, W, C], its metrics, and what they were made of."""
+    """Computes the negative ELBO of a batch as a loss.
+
+    Args:
+        config: the run's config, for the object budget of a step.
+        lavae: a bound LAVAE.
+        x: images, [B, H, W, C].
+        keys: a key for each image, [B].
+        **kwargs: further arguments of `objective.elbo`.
+
+    Returns:
+        The mean of -ELBO, the means of all metrics, and the output of `objective.elbo`.
+    """
     budget = Budget(config.budget.slots, math.ceil(config.budget.objects_per_image * len(x)))
     out = objective.elbo(lavae, x, keys, budget, **kwargs)
     metrics = means({**elbo_metrics(out.terms), "inferred_count": out.count})

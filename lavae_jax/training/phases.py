@@ -1,8 +1,8 @@
-"""Phases: a curriculum is a list of them, one after the other.
+"""Phases: a curriculum is a sequence of them.
 
-A phase has a length, a loss, which is a function of the bound module, and the learning rates of
-the parts that it trains. Where it starts follows from the lengths of those before it. Inside a
-phase, steps count from its own first step.
+A phase has a length, a loss, which is a function of the bound module, and the learning rates of the
+parts that it trains. It starts after all steps of the phases before it. Within a phase, steps count
+from its own first step.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +21,26 @@ Metrics = dict[str, jax.Array]
 
 
 class TrainingImages(Protocol):
-    """All training images in order."""
+    """All training images in order.
 
-    varies: bool  # whether an example differs from one reading to the next, as random crops do
-    is_sample: bool  # whether these are a few that stand for all, to see how long a step takes
+    Attributes:
+        varies: whether images differ from one reading to the next, as random crops do.
+        is_sample: whether these are a few images instead of all, for timing.
+    """
+
+    varies: bool
+    is_sample: bool
 
     def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
-        """Batches [B, H, W, C] of one size; the last one is padded. Images that vary are others in
-        each reading."""
+        """Reads all images.
+
+        Args:
+            reading: the number of this reading; images that vary differ from those of other
+                readings.
+
+        Yields:
+            Batches [B, H, W, C] of one size; the last one is padded.
+        """
 
     def __len__(self) -> int: ...
 
@@ -36,10 +48,12 @@ class TrainingImages(Protocol):
 class Prepared(NamedTuple):
     """What a phase prepares before its first step.
 
-    params: parts of the parameters, by their paths, that the phase begins with.
-    saved: what a resumed run needs to prepare the same cache again; as `Phase.saved`.
-    cache: arrays [N, ...] for all training images. The loss is given those of its batch by name.
-    constants: arrays that the loss is given as they are, by name.
+    Attributes:
+        params: parts of the parameters that the phase begins with, by their paths.
+        saved: what a resumed run needs to prepare the same again, in the shapes of `Phase.saved`.
+        cache: arrays [N, ...] for all training images; the loss is given those of its batch by
+            name.
+        constants: arrays that the loss is given unchanged, by name.
     """
 
     params: Mapping[str, Any] = MappingProxyType({})
@@ -49,20 +63,22 @@ class Prepared(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A stretch of training.
+    """A part of training with a loss of its own.
 
-    steps: how many it has; 0 leaves it out.
-    loss(module, x, keys, step, **prepared) -> the loss and metrics, means over the images x
-        [B, H, W, C]; `step` is the number of steps made in this phase before, and `prepared` are
-        the constants and the batch's part of the cache.
-    learning_rates: a schedule for each part that is trained, by the part's path in the tree
-        of parameters, such as "lavae.location". Other parts are frozen: they have no
-        gradient and no optimiser, and use their batch statistics without changing them.
-    prepare(module, variables, images, saved, cache) -> what frozen parts make of the training
-        images, computed once instead of at each step, and parameters that the phase begins with.
-        `saved` is None when the phase begins, and what was saved then when a run resumes in it.
-        `cache` is that of the phase before, if there is one in memory.
-    saved: the initial value, which has the shapes of what `prepare` saves.
+    Attributes:
+        name: its name, by which config.curriculum refers to it.
+        steps: the number of its steps; 0 leaves it out.
+        loss: (module, x, keys, step, **prepared) -> the loss and metrics, means over the images x
+            [B, H, W, C]. `step` is the number of steps made in this phase before, and `prepared`
+            are the constants and the batch's part of the cache.
+        learning_rates: a schedule for each part that is trained, by the part's path in the tree of
+            parameters, such as "lavae.location". Other parts are frozen: they have no gradient and
+            no optimiser, and use their batch statistics without changing them.
+        prepare: (module, variables, images, saved, cache) -> what frozen parts make of the training
+            images, computed once instead of at each step, and parameters that the phase begins
+            with. `saved` is None when the phase begins, and what was saved then when a run resumes
+            in it. `cache` is that of the previous phase, if it is in memory.
+        saved: the initial value of what `prepare` saves, in the same shapes.
     """
 
     name: str
@@ -74,21 +90,28 @@ class Phase(NamedTuple):
 
 
 class Reconstruction(NamedTuple):
-    """Images as a model sees them, to be drawn."""
+    """Images as a model reconstructs them, to be drawn.
 
-    means: jax.Array  # [B, H, W, C]
+    Attributes:
+        means: pixel means, [B, H, W, C].
+        scene: the inferred scenes, if the model infers objects.
+        sprites: of the scenes' objects, [B, M, h, w, C].
+    """
+
+    means: jax.Array
     scene: Scene | None = None
-    sprites: jax.Array | None = None  # [B, M, h, w, C]
+    sprites: jax.Array | None = None
 
 
 class Task(NamedTuple):
     """A model and its training.
 
-    module(train, axis_name) -> the module whose parts `train` are being trained.
-    phases: one after the other.
-    evaluate(module, x, count, keys) -> metrics of each image, [B] each, or `Masked` where not
-        every image has them; count may be None.
-    reconstruct(module, x) -> images as the model sees them.
+    Attributes:
+        module: (train, axis_name) -> the module whose parts `train` are being trained.
+        phases: one after the other.
+        evaluate: (module, x, count, keys) -> metrics of each image, [B] each, or `Masked` where
+            only some images have them; count may be None.
+        reconstruct: (module, x) -> the reconstructions of images.
     """
 
     module: Callable[[tuple[str, ...], str | None], nn.Module]
@@ -98,31 +121,70 @@ class Task(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """Of all phases."""
+        """The steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
     def start_of(self, phase: Phase) -> int:
-        """The number of steps before a phase."""
+        """Counts the steps before a phase.
+
+        Args:
+            phase: the phase.
+
+        Returns:
+            The number of steps.
+        """
         names = [p.name for p in self.phases]
         return sum(p.steps for p in self.phases[: names.index(phase.name)])
 
     def end_of(self, phase: Phase) -> int:
-        """The number of steps until the end of a phase."""
+        """Counts the steps until the end of a phase.
+
+        Args:
+            phase: the phase.
+
+        Returns:
+            The number of steps.
+        """
         return self.start_of(phase) + phase.steps
 
     def phase_after(self, step: int) -> Phase:
-        """The phase of the step that follows `step` others."""
+        """Finds the phase of the next step.
+
+        Args:
+            step: steps made so far, fewer than all.
+
+        Returns:
+            The phase.
+        """
         return next(phase for phase in self.phases if step < self.end_of(phase))
 
     def is_boundary(self, step: int) -> bool:
-        """Whether a phase begins or ends after `step` steps."""
+        """Tells whether a phase begins or ends at a step.
+
+        Args:
+            step: steps made so far.
+
+        Returns:
+            Whether that is the beginning or the end of a phase.
+        """
         return step == 0 or step in map(self.end_of, self.phases)
 
 
 def make(
     config: Mapping[str, Any], constructors: Mapping[str, Callable[..., Phase]]
 ) -> tuple[Phase, ...]:
-    """The phases that config.curriculum.phases names, in that order."""
+    """Makes the phases of a config.
+
+    Args:
+        config: the run's config, whose curriculum.phases names the phases in order.
+        constructors: makes a phase from the config, by the phase's name.
+
+    Returns:
+        The phases in that order.
+
+    Raises:
+        ValueError: if a name is unknown or repeated, or settings of a phase are invalid.
+    """
     names = tuple(config.curriculum.phases)
     for name in names:
         if name not in constructors or names.count(name) > 1:
@@ -134,5 +196,13 @@ def make(
 
 
 def gather(batches: list[Any], size: int) -> Any:
-    """Arrays [N, ...] of all examples out of those of batches [B, ...], without padding."""
+    """Joins the arrays of batches, without padding.
+
+    Args:
+        batches: trees of arrays [B, ...], one for each batch.
+        size: N, the number of examples.
+
+    Returns:
+        The tree with arrays [N, ...].
+    """
     return jax.tree.map(lambda *rows: np.concatenate(rows)[:size], *batches)

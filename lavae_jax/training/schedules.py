@@ -1,22 +1,51 @@
-"""Everything that changes during training, as functions of a number of steps (App. B)."""
+"""Schedules of everything that changes during training (App. B)."""
 
 import optax
 from ml_collections import ConfigDict
 
 
 def temperature(config: ConfigDict) -> optax.Schedule:
-    """τ, falling exponentially from start to end, then constant."""
+    """Makes the schedule of τ, which falls exponentially and then stays constant.
+
+    Args:
+        config: `start`, `end` and the number of `steps` between them.
+
+    Returns:
+        τ as a function of the step.
+    """
     start, end, steps = config.start, config.end, config.steps
     return optax.exponential_decay(start, steps, end / start, end_value=end)
 
 
 def auxiliary_weight(warmup: ConfigDict) -> optax.Schedule:
-    """Full at first, then linearly to 0 while the warm-up is annealed."""
+    """Makes the schedule of the auxiliary loss's weight, linear to 0 while the warm-up is annealed.
+
+    Args:
+        warmup: the settings of the warm-up: `auxiliary_weight`, `steps` and `anneal_steps`.
+
+    Returns:
+        The weight as a function of the step.
+
+    Raises:
+        ValueError: if anneal_steps is more than steps.
+    """
     return _annealed(warmup, warmup.auxiliary_weight, 0.0)
 
 
 def force_one(warmup: ConfigDict) -> optax.Schedule:
-    """The probability that n is forced to 1: 1 at first, then linearly to its end."""
+    """Makes the schedule of the probability that n is forced to 1.
+
+    It is 1 at first, and falls linearly while the warm-up is annealed.
+
+    Args:
+        warmup: the settings of the warm-up: `force_one_end`, `steps` and `anneal_steps`.
+
+    Returns:
+        The probability as a function of the step.
+
+    Raises:
+        ValueError: if anneal_steps is more than steps.
+    """
     return _annealed(warmup, 1.0, warmup.force_one_end)
 
 
@@ -28,27 +57,59 @@ def _annealed(warmup: ConfigDict, start: float, end: float) -> optax.Schedule:
             f"config.curriculum.warmup.anneal_steps={warmup.anneal_steps} is more than its "
             f"steps={warmup.steps}, which include them"
         )
-    # optax takes 0 steps for never.
+    # With 0 steps, optax would never leave `start`.
     return optax.linear_schedule(start, end, max(warmup.anneal_steps, 1), constant)
 
 
 def beta(config: ConfigDict) -> optax.Schedule:
-    """The weight of the baseline's KL, linear from start to end."""
+    """Makes the schedule of the weight of the baseline's KL, which is linear and then constant.
+
+    Args:
+        config: `start`, `end` and the number of `steps` between them.
+
+    Returns:
+        β as a function of the step.
+    """
     return optax.linear_schedule(config.start, config.end, max(config.steps, 1))
 
 
 def exponential(config: ConfigDict) -> optax.Schedule:
-    """A learning rate that falls exponentially, by decay_rate in decay_steps."""
+    """Makes a learning rate that falls exponentially, by the factor decay_rate in decay_steps.
+
+    Args:
+        config: `learning_rate`, `decay_rate` and `decay_steps`.
+
+    Returns:
+        The learning rate as a function of the step.
+    """
     return optax.exponential_decay(config.learning_rate, config.decay_steps, config.decay_rate)
 
 
 def cosine(config: ConfigDict) -> optax.Schedule:
-    """The learning rate of a phase, which falls to 0 along half a cosine."""
+    """Makes the learning rate of a phase, which falls to 0 along half a cosine.
+
+    Args:
+        config: the settings of the phase: `learning_rate` and `steps`.
+
+    Returns:
+        The learning rate as a function of the step in the phase.
+    """
     return optax.cosine_decay_schedule(config.learning_rate, max(config.steps, 1))
 
 
 def learning_rate(config: ConfigDict, steps: int) -> optax.Schedule:
-    """The learning rate of a whole run of that many steps, constant or half a cosine."""
+    """Makes the learning rate of a whole run, constant or along half a cosine.
+
+    Args:
+        config: `learning_rate` and `schedule`, "constant" or "cosine".
+        steps: of the run, at the end of which the cosine reaches 0.
+
+    Returns:
+        The learning rate as a function of the step.
+
+    Raises:
+        ValueError: if the schedule is unknown.
+    """
     schedules = {
         "constant": optax.constant_schedule,
         "cosine": lambda rate: optax.cosine_decay_schedule(rate, max(steps, 1)),
@@ -61,5 +122,13 @@ def learning_rate(config: ConfigDict, steps: int) -> optax.Schedule:
 
 
 def after(start: int, schedule: optax.Schedule) -> optax.Schedule:
-    """What is left of a schedule after `start` steps."""
+    """Makes a schedule of the rest of another one.
+
+    Args:
+        start: the step at which the rest begins.
+        schedule: the whole schedule.
+
+    Returns:
+        The schedule as a function of the steps since `start`.
+    """
     return lambda step: schedule(step + start)

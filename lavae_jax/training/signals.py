@@ -7,11 +7,13 @@ from typing import Any
 
 
 class StopRequest:
-    """Notes SIGTERM and SIGINT, so that the loop can finish its step first.
+    """A context in which SIGTERM and SIGINT let the loop finish its step first.
 
-    Python's own handlers wait until XLA returns, which may be after minutes of compilation.
-    So a thread is woken by each signal: it answers at once, and a second Ctrl-C ends the
-    process, whatever it is doing.
+    Python's own handlers wait until XLA returns, which may take minutes of compilation. So each
+    signal wakes a thread, which reports it at once. A second Ctrl-C ends the process immediately.
+
+    Attributes:
+        signal: the number of the signal received, if any.
     """
 
     def __init__(self):
@@ -32,7 +34,7 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_waker)
-        os.close(self._waker)  # which ends the thread
+        os.close(self._waker)  # this ends the thread
         self._thread.join()
         os.close(self._woken)
 
@@ -51,5 +53,5 @@ class StopRequest:
 
 
 def _print(text: str) -> None:
-    """Not by print, whose lock the other thread may hold."""
+    """Prints without `print`, whose lock the main thread may hold."""
     os.write(1, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""One step of training and of evaluation, pmapped over all devices of all processes."""
+"""A single step of training or evaluation, pmapped over all devices of all processes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,18 +15,37 @@ from lavae_jax.diagnostics import Masked
 from lavae_jax.training.phases import Phase, Prepared, Task
 
 AXIS = "devices"
-Devices = Sequence[jax.Device]  # all of them, if not given
+Devices = Sequence[jax.Device]  # None stands for all of them
 
 
 class TrainState(NamedTuple):
-    step: jax.Array  # steps made so far
+    """The state of a run.
+
+    Attributes:
+        step: steps made so far.
+        params: the parameters.
+        batch_stats: the batch statistics.
+        opt_state: the state of the optimiser of each part, by the part's path.
+        saved: what phases saved when they began, by their names.
+    """
+
+    step: jax.Array
     params: Any
     batch_stats: Any
-    opt_state: dict[str, optax.OptState]  # by the part that it belongs to
-    saved: dict[str, Any]  # what phases save when they begin, by their names
+    opt_state: dict[str, optax.OptState]
+    saved: dict[str, Any]
 
 
 def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
+    """Makes the state at step 0.
+
+    Args:
+        task: the model and its phases.
+        key: a random key.
+
+    Returns:
+        The state, without an axis of devices.
+    """
     variables = model.initialise(task.module((), None), key)
     params = variables["params"]
     parts = sorted({part for phase in task.phases for part in phase.learning_rates})
@@ -36,18 +55,35 @@ def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
     return TrainState(step, params, variables["batch_stats"], opt_state, saved)
 
 
-# Adamax (App. B); the phases have the learning rates. Each part has an optimiser of its own, so
+# Adamax (App. B). Phases have the learning rates. Each part has an optimiser of its own, so
 # that its moments last from one phase to the next. With optax.partition, frozen parts would have
 # gradients, and every phase would have a state of another structure.
 _OPTIMIZER = optax.scale_by_adamax()
 
 
 def variables_of(state: TrainState) -> model.Variables:
+    """Selects the variables of the module.
+
+    Args:
+        state: the state of a run.
+
+    Returns:
+        The parameters and the batch statistics.
+    """
     return {"params": state.params, "batch_stats": state.batch_stats}
 
 
 def begin_phase(state: TrainState, phase: Phase, prepared: Prepared) -> TrainState:
-    """The state that a phase begins with, on the host."""
+    """Makes the state that a phase begins with, on the host.
+
+    Args:
+        state: the state after the previous phase, without an axis of devices.
+        phase: the phase.
+        prepared: its new parameters, and what it saves.
+
+    Returns:
+        The new state.
+    """
     params = state.params
     for part, value in prepared.params.items():
         params = model.with_part(params, part, value)
@@ -59,12 +95,22 @@ def begin_phase(state: TrainState, phase: Phase, prepared: Prepared) -> TrainSta
 def make_train_step(
     task: Task, phase: Phase, key: chex.PRNGKey, devices: Devices | None = None
 ) -> Callable:
-    """(state, batch, stop), each with a leading axis of devices -> (state, metrics).
+    """Makes the training step of a phase.
 
-    A batch has an `image`, and what the phase has prepared: its cache for the batch, and constants.
+    A batch has the `image`, and what the phase has prepared: the batch's part of the cache, and the
+    constants. A step whose loss or gradient is not finite leaves the state unchanged, except for
+    `step`. `stop` is whether the process received a request to stop; the metric `stop` is whether
+    any process did.
 
-    A step whose loss or gradient is not finite leaves the state as it was. `stop` is
-    whether the process received a request to stop; the metrics tell whether any process did.
+    Args:
+        task: the model and its phases.
+        phase: the phase.
+        key: the random key of all training steps.
+        devices: the devices to run on; None for all.
+
+    Returns:
+        (state, batch, stop) -> (state, metrics), each with a leading axis of devices. The old state
+        is donated.
     """
     parts, start = tuple(phase.learning_rates), task.start_of(phase)
     apply = model.bind_training(phase.loss, task.module(parts, AXIS))
@@ -99,7 +145,7 @@ def make_train_step(
                 params = model.with_part(params, part, new)
             return TrainState(state.step, params, batch_stats, opt_state, state.saved)
 
-        # On a CPU this is faster than no choice, too: in a branch of its own, the update needs no
+        # On a CPU, this is also faster than an unconditional update: inside a branch, it needs no
         # copy of the state.
         kept = lax.cond(finite, updated, lambda state: state, state)
         metrics["stop"] = lax.pmax(stop, AXIS)
@@ -109,14 +155,24 @@ def make_train_step(
 
 
 def _norm(tree: Any) -> jax.Array:
-    """Of all numbers together; by products, because XLA does not vectorise sums on a CPU."""
+    """The norm of all numbers together, by products, since XLA does not vectorise sums on a CPU."""
     exact = lax.Precision.HIGHEST
     return jnp.sqrt(sum(jnp.vdot(a, a, precision=exact) for a in jax.tree.leaves(tree)))
 
 
 def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None) -> Callable:
-    """(params, batch_stats, batch, number of the batch) -> for each metric, the sum over the
-    images of all devices that have it, and their number."""
+    """Makes the evaluation step.
+
+    Args:
+        task: the model and its metrics.
+        key: the random key of all evaluations.
+        devices: the devices to run on; None for all.
+
+    Returns:
+        (params, batch_stats, batch, number of the batch), each with a leading axis of devices, ->
+        for each metric, its sum over the images of all devices that have it, and the number of
+        these images.
+    """
     evaluate = model.bind(task.evaluate, task.module((), AXIS))
 
     def eval_step(params, batch_stats, batch, number):
@@ -143,9 +199,15 @@ def _keys_of_images(key: chex.PRNGKey, batch: jax.Array, size: int) -> chex.PRNG
 
 
 def replicate(tree: Any) -> Any:
-    """The same arrays on every local device, laid out as steps return them.
+    """Copies arrays to every local device, in the layout in which steps return them.
 
-    Arrays that come straight from the host would have every step compiled twice.
+    With arrays straight from the host, every step would be compiled twice.
+
+    Args:
+        tree: arrays.
+
+    Returns:
+        The arrays with a leading axis of local devices.
     """
     if not jax.tree.leaves(tree):
         return tree  # pmap needs an array
@@ -155,5 +217,12 @@ def replicate(tree: Any) -> Any:
 
 
 def unreplicate(tree: Any) -> Any:
-    """The first local device's arrays, on the host."""
+    """Fetches the arrays of the first local device.
+
+    Args:
+        tree: arrays with a leading axis of devices.
+
+    Returns:
+        The arrays on the host, without that axis.
+    """
     return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)).reshape(a.shape[1:]), tree)

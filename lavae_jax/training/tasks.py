@@ -1,4 +1,4 @@
-"""What a config trains: LAVAE, or the baseline."""
+"""The task that a config describes: to train LAVAE, or the baseline."""
 
 from ml_collections import ConfigDict
 
@@ -9,7 +9,17 @@ TASKS = {"lavae": curricula.task, "baseline": baseline.task}
 
 
 def make(config: ConfigDict) -> Task:
-    """The task of a config; a ValueError says what is wrong with it."""
+    """Makes the task of a config.
+
+    Args:
+        config: the run's config, with `kind`, a key of `TASKS`.
+
+    Returns:
+        The model and its phases.
+
+    Raises:
+        ValueError: if a setting is invalid.
+    """
     if config.kind not in TASKS:
         raise ValueError(f"config.kind={config.kind!r}: expected one of {', '.join(TASKS)}")
     return TASKS[config.kind](config)

@@ -1,4 +1,4 @@
-"""What LAVAE's training trains: LAVAE itself, and the auxiliary VAE of its warm-up."""
+"""The module that LAVAE's training trains: LAVAE and the auxiliary VAE of its warm-up."""
 
 import flax.linen as nn
 from ml_collections import ConfigDict
@@ -11,7 +11,11 @@ from lavae_jax.vae import AuxiliarySettings
 class Trainee(nn.Module):
     """LAVAE and the auxiliary VAE.
 
-    train: the parts that are being trained, such as "lavae.location" or "auxiliary".
+    Attributes:
+        settings: LAVAE's settings.
+        auxiliary_settings: the auxiliary VAE's settings.
+        train: the parts that are being trained, such as "lavae.location" or "auxiliary".
+        axis_name: the axis of devices over which batch statistics are averaged, if any.
     """
 
     settings: LavaeSettings
@@ -30,7 +34,14 @@ class Trainee(nn.Module):
 
 
 def settings(config: ConfigDict) -> tuple[LavaeSettings, AuxiliarySettings]:
-    """Of LAVAE, and of the auxiliary VAE."""
+    """Reads the settings of LAVAE and of the auxiliary VAE.
+
+    Args:
+        config: the run's config.
+
+    Returns:
+        The settings of both.
+    """
     lavae = from_config(LavaeSettings, config.model)
     return lavae, from_config(
         AuxiliarySettings,
