@@ -1,8 +1,8 @@
-"""The programs of a run, compiled for devices that are not there.
+"""Compiles the programs of a run for accelerators that this machine does not have.
 
 The package libtpu brings the TPU's own compiler to any machine. It compiles the very steps that a
-pod would run; the costs reported are the compiler's own estimates, and the time is derived from
-them by the roofline model.
+pod would run. Costs are the compiler's own estimates; the time of a step follows from them by the
+roofline model.
 """
 
 import contextlib
@@ -30,13 +30,21 @@ from lavae_jax.training.phases import Phase
 
 
 class CompileCheckError(UserError):
-    """The check cannot be made; the message says why and what to do."""
+    """A program cannot be checked; the message says why and what to do."""
 
 
 class Chip(NamedTuple):
-    flops: float  # a second, bfloat16
-    bandwidth: float  # bytes a second, to its memory
-    memory: float  # bytes
+    """The peak performance of a chip, or of a device where a chip has several.
+
+    Attributes:
+        flops: bfloat16 operations per second.
+        bandwidth: bytes per second to and from its memory.
+        memory: in bytes.
+    """
+
+    flops: float
+    bandwidth: float
+    memory: float
 
 
 # By device_kind. From the pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of Cloud TPU's
@@ -50,29 +58,59 @@ CHIPS = {
 
 
 class Program(NamedTuple):
-    """make(devices) -> the pmapped function of a step, and the shapes of its arguments."""
+    """A program of a run.
+
+    Attributes:
+        name: the phase, or "evaluation".
+        make: (devices) -> the pmapped function of a step.
+        arguments: (number of devices) -> the shapes and types of the step's arguments.
+    """
 
     name: str
     make: Callable[[Sequence[Any] | None], Callable]
-    arguments: Callable[[int], tuple]  # of the number of devices
+    arguments: Callable[[int], tuple]
 
 
 class Report(NamedTuple):
-    """Of each device, for one step."""
+    """The costs of one step on each device.
 
-    seconds: float  # to compile
+    Attributes:
+        seconds: time to compile.
+        flops: arithmetic operations.
+        bytes_moved: to and from the device's memory.
+        bytes_sent: to other devices.
+        memory: of arguments, results and temporaries, in bytes.
+    """
+
+    seconds: float
     flops: float
-    bytes_moved: float  # to and from its memory
-    bytes_sent: float  # to other devices
-    memory: float  # arguments, results and temporaries
+    bytes_moved: float
+    bytes_sent: float
+    memory: float
 
     def least_seconds(self, chip: Chip) -> float:
-        """The roofline: arithmetic or memory, whatever takes longer."""
+        """Computes the roofline bound on the time of a step.
+
+        Args:
+            chip: the performance of a device; see `chip_of`.
+
+        Returns:
+            Seconds for the arithmetic or for the memory traffic, whichever takes longer.
+        """
         return max(self.flops / chip.flops, self.bytes_moved / chip.bandwidth)
 
 
 def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
-    """Every step that a run compiles: one for each phase, and that of the evaluation."""
+    """Generates the programs of a run: the step of each phase, and the step of the evaluation.
+
+    Args:
+        config: the run's config.
+        canvas: height and width of the images.
+
+    Yields:
+        The programs. Their `arguments` raise a CompileCheckError where the batch size is not a
+        multiple of the number of devices.
+    """
     task, key = tasks.make(config), jax.random.key(0)
     state = jax.eval_shape(lambda: steps.init_state(task, key))
 
@@ -126,7 +164,17 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
 
 
 def tpu_devices(topology: str) -> list[Any]:
-    """The devices of a topology such as v5e:2x2, which need not be there."""
+    """Describes the devices of a TPU topology, which need not exist on this machine.
+
+    Args:
+        topology: its name, such as v5e:2x2.
+
+    Returns:
+        The devices, as the compiler describes them.
+
+    Raises:
+        CompileCheckError: if libtpu is not installed, or has no such topology.
+    """
     if importlib.util.find_spec("libtpu") is None:
         raise CompileCheckError(
             "the TPU's compiler is not installed. Put it into a folder of its own, so that "
@@ -134,12 +182,12 @@ def tpu_devices(topology: str) -> list[Any]:
             f"'{libtpu_requirement()}', and set PYTHONPATH=FOLDER"
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing is run, so nothing clashes
-    from jax.experimental import topologies  # which looks for libtpu
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # only for compilation
+    from jax.experimental import topologies  # searches for libtpu
 
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
-    except Exception as error:  # of many kinds, by the compiler's mood
+    except Exception as error:  # the compiler raises many kinds
         first = str(error).strip().splitlines()[0]
         raise CompileCheckError(
             f"there is no topology {topology!r} ({first}); expected one such as v5e:2x2 or v4:2x2x4"
@@ -147,14 +195,26 @@ def tpu_devices(topology: str) -> list[Any]:
 
 
 def chip_of(devices: Sequence[Any]) -> Chip | None:
-    """What each device has; where a chip is two devices, half of the chip. None if unknown."""
+    """Looks up the peak performance of a device.
+
+    Args:
+        devices: all devices of a topology, of one kind.
+
+    Returns:
+        The performance of one device, which is half of the chip's where a chip has two devices;
+        None if the kind is not in `CHIPS`.
+    """
     chip = CHIPS.get(devices[0].device_kind)
     cores = 1 + max(device.core_on_chip for device in devices)
     return chip and Chip(*(number / cores for number in chip))
 
 
 def libtpu_requirement() -> str:
-    """The requirement of this version of jax."""
+    """Finds the libtpu that the installed jax requires.
+
+    Returns:
+        A requirement for pip; "libtpu" if jax does not name a version.
+    """
     requires = importlib.metadata.requires("jax") or ()
     found = [r.partition(";")[0].strip() for r in requires if r.startswith("libtpu")]
     return found[0] if found else "libtpu"
@@ -162,8 +222,7 @@ def libtpu_requirement() -> str:
 
 @contextlib.contextmanager
 def _no_compilation_cache() -> Iterator[None]:
-    """Switches jax's persistent cache off. Since jax looks only once whether it is on, for all
-    later compilations, it has to be reset, too."""
+    """Disables jax's compilation cache and resets it, since jax reads the setting only once."""
     enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -175,9 +234,18 @@ def _no_compilation_cache() -> Iterator[None]:
 
 
 def compile_for(program: Program, devices: Sequence[Any]) -> Report:
+    """Compiles a program.
+
+    Args:
+        program: the program.
+        devices: the devices to compile for; see `tpu_devices`.
+
+    Returns:
+        The compiler's estimates of the costs of a step.
+    """
     step = program.make(devices)
     lowered = step.lower(*program.arguments(len(devices)))
-    with _no_compilation_cache():  # it is the compiler that is timed
+    with _no_compilation_cache():  # so that compilation is timed
         before = time.monotonic()
         compiled = lowered.compile()
         seconds = time.monotonic() - before
@@ -202,7 +270,14 @@ _SHAPE = re.compile(r"([a-z]+[0-9]+|pred)\[([0-9,]*)\]")
 
 
 def bytes_sent(program: str) -> int:
-    """The sizes of what collectives give, in a compiled program's text."""
+    """Adds up the sizes of the results of all collective operations.
+
+    Args:
+        program: the text of a compiled program.
+
+    Returns:
+        The number of bytes.
+    """
     total = 0
     for line in program.splitlines():
         if found := _COLLECTIVE.search(line):
@@ -213,8 +288,17 @@ def bytes_sent(program: str) -> int:
 
 
 def lower_for(program: Program, platform: str) -> int:
-    """Lowers the step for a platform whose compiler is not here; returns the number of
-    operations. It fails if one of them cannot be lowered."""
+    """Lowers a program for a platform whose compiler is not installed.
+
+    This fails if an operation cannot be lowered.
+
+    Args:
+        program: the program.
+        platform: jax's name of the platform, such as cuda.
+
+    Returns:
+        The number of operations.
+    """
     step = jax.jit(program.make(None))
     exported = jax.export.export(step, platforms=[platform])(
         *program.arguments(jax.local_device_count())

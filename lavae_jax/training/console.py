@@ -1,4 +1,4 @@
-"""Console output of a run: its speed, the time left, its metrics."""
+"""Console output of a run: its speed, the time left and its metrics."""
 
 import time
 
@@ -10,7 +10,15 @@ from lavae_jax.training.forecast import Forecast
 
 
 class Clock:
-    """Seconds a step, without those that compilation, evaluation and saving take."""
+    """Measures the seconds per step, without compilation, evaluation and saving.
+
+    Args:
+        batch_size: images in a step.
+        start: steps made before.
+
+    Attributes:
+        steps: the number of steps measured.
+    """
 
     def __init__(self, batch_size: int, start: int):
         self._batch_size = batch_size
@@ -18,40 +26,86 @@ class Clock:
         self.steps, self._seconds = 0, 0.0
 
     def tick(self, step: int) -> None:
+        """Records that a step has ended.
+
+        Args:
+            step: steps made so far.
+        """
         now = time.perf_counter()
-        if self._last_time is not None:  # otherwise the step was compiled
+        if self._last_time is not None:  # otherwise the time includes compilation
             self.steps += step - self._last_step
             self._seconds += now - self._last_time
         self._last_step, self._last_time = step, now
 
     def pause(self, step: int) -> None:
+        """Excludes the time since the last call of `tick`.
+
+        Args:
+            step: steps made so far.
+        """
         self._last_step, self._last_time = step, time.perf_counter()
 
     def forget(self) -> None:
-        """Starts anew, as at the beginning."""
+        """Discards the measurements; the next step, which is compiled, is not measured."""
         self._last_time, self.steps, self._seconds = None, 0, 0.0
 
     def seconds_a_step(self) -> float:
+        """Averages over the measured steps.
+
+        Returns:
+            Seconds; 0 if no step was measured.
+        """
         return self._seconds / max(self.steps, 1)
 
     def images_per_second(self) -> float | None:
-        """None as long as there is nothing to tell it from."""
+        """Computes the speed of training.
+
+        Returns:
+            Images per second; None if no step was measured.
+        """
         return self._batch_size / self.seconds_a_step() if self.steps else None
 
 
 def duration(seconds: float) -> str:
-    """3 days 4:05:06, or 4:05:06."""
+    """Formats a duration.
+
+    Args:
+        seconds: the duration.
+
+    Returns:
+        Text such as 4:05:06 or 3 days 4:05:06.
+    """
     days, seconds = divmod(round(seconds), 86_400)
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{days} days {clock}" if days else clock
 
 
 def beginning(config: ConfigDict, workdir: str, step: int) -> str:
+    """Describes a run that starts or resumes.
+
+    Args:
+        config: the run's config.
+        workdir: the run's folder.
+        step: steps made so far.
+
+    Returns:
+        A line of text.
+    """
     text = f"{config.name}, recipe {config.recipe}, in {workdir}"
     return f"{text}: resuming after step {step:,}" if step else text
 
 
 def forecast(forecast: Forecast, evaluations: int, step: int) -> str:
+    """Describes how long a run will take.
+
+    Args:
+        forecast: the estimate.
+        evaluations: the number of evaluations to come.
+        step: steps made so far.
+
+    Returns:
+        A line of text.
+    """
     seconds = forecast.seconds(evaluations)
     phases = ", ".join(
         f"{phase.name} {phase.steps:,} steps of {_brief(phase.seconds_per_step)}"
@@ -67,7 +121,17 @@ def _brief(seconds: float) -> str:
 
 
 def end(files: RunFiles, step: int, seconds: float, held_out: dict[str, float]) -> str:
-    """What there is at the end, and where."""
+    """Describes a finished run: its duration, its last metrics, and where its files are.
+
+    Args:
+        files: the run's files.
+        step: steps made.
+        seconds: the duration of the run.
+        held_out: the metrics of the last evaluation; may be empty.
+
+    Returns:
+        Lines of text.
+    """
     metrics = [f"{name} {value:.4g}" for name, value in held_out.items()]
     lines = [
         f"finished after step {step:,}, {duration(seconds)} in all",
@@ -90,9 +154,20 @@ def progress(
     clock: Clock,
     later: float | None = None,
 ) -> str:
-    """A line about a step of a run and of its phase, which ends after `phase_end` steps.
+    """Describes a step: its metrics, the speed and the time left.
 
-    `later` is the time of what follows this phase, in seconds, if that is known.
+    Args:
+        step: steps made so far.
+        num_steps: steps of the whole run.
+        phase: the name of the phase.
+        phase_end: steps of the run at the end of the phase.
+        values: the metrics of the step.
+        held_out: the metrics of the last evaluation; may be empty.
+        clock: measures the speed.
+        later: seconds from the end of this phase to the end of the run, if known.
+
+    Returns:
+        A line of text.
     """
     parts = [
         f"{name} {value:.2f}" for name, value in values.items() if name.startswith(("neg", "kl"))

@@ -24,13 +24,13 @@ from lavae_jax import checkpoints, compatibility, figures
 from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.errors import UserError
 
-# Fields that may differ when a run resumes: they change when things happen, not what happens.
+# Fields that may differ when a run resumes, since no training step depends on them.
 MAY_CHANGE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
 MAY_CHANGE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
 IMAGES = "dataset.images"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-BEST = "held_out_neg_elbo"  # the checkpoint with the lowest is kept
+BEST = "held_out_neg_elbo"  # the checkpoint with the lowest value is kept
 
 
 class WorkdirError(UserError):
@@ -38,7 +38,15 @@ class WorkdirError(UserError):
 
 
 def check(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """Refuses a folder that cannot be written, is in use, or belongs to another config's run."""
+    """Checks that a folder can be used for a run.
+
+    Args:
+        workdir: the run's folder, which need not exist.
+        config: the run's config.
+
+    Raises:
+        WorkdirError: if the folder cannot be written, is in use, or has a run of another config.
+    """
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir():
         raise WorkdirError(f"--workdir={workdir}: {there} is a file, not a folder")
@@ -67,7 +75,18 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def claim(workdir: pathlib.Path, config: ConfigDict) -> Iterator["RunFiles"]:
-    """The files of this process's run, as long as it lasts; of several, one writes."""
+    """Locks a folder for a run and opens the run's files.
+
+    Args:
+        workdir: the run's folder, which is created if necessary.
+        config: the run's config.
+
+    Yields:
+        The run's files in process 0, the only one that writes, and `NoFiles` in the others.
+
+    Raises:
+        WorkdirError: if the folder cannot be written, or is in use.
+    """
     if jax.process_index() != 0:
         yield NoFiles(workdir)
         return
@@ -76,7 +95,7 @@ def claim(workdir: pathlib.Path, config: ConfigDict) -> Iterator["RunFiles"]:
         opened = (workdir / ".lock").open("a+")
     except OSError as error:
         raise WorkdirError(f"--workdir={workdir} cannot be written to: {error.strerror}") from error
-    with opened:  # whose end frees the lock, as does the end of the process, however it comes
+    with opened:  # closing it frees the lock, as does any end of the process
         _lock(opened, workdir)
         opened.truncate(0)
         opened.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -97,7 +116,12 @@ def _lock(opened: TextIO, workdir: pathlib.Path) -> None:
 
 
 class RunFiles:
-    """The workdir of a run."""
+    """The files in a run's folder.
+
+    Attributes:
+        workdir: the folder.
+        checkpoints: the folder of the checkpoints.
+    """
 
     def __init__(self, workdir: pathlib.Path):
         self.workdir = workdir
@@ -105,14 +129,33 @@ class RunFiles:
         self._metrics = self._events = None
 
     def load_newest(self) -> Checkpoint | None:
+        """Loads the newest intact checkpoint.
+
+        Returns:
+            The checkpoint; None if the run has none.
+
+        Raises:
+            CheckpointError: if the run has checkpoints, but all are damaged.
+        """
         return checkpoints.load_newest(self.checkpoints)
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
+        """Writes a checkpoint and deletes old ones.
+
+        Args:
+            checkpoint: the checkpoint.
+            keep: how many of the newest are kept, besides the one with the lowest `BEST`.
+        """
         checkpoints.save(self.checkpoints, checkpoint)
         checkpoints.prune(self.checkpoints, keep, BEST, newest=checkpoint.step)
 
     def open(self, config: ConfigDict, step: int) -> None:
-        """Writes the config and the environment, and resumes the metrics after `step`."""
+        """Writes the config and the environment, and resumes the metrics.
+
+        Args:
+            config: the run's config.
+            step: steps made so far; metrics of later steps are deleted.
+        """
         _write(self.workdir / "config.json", json.dumps(plain(config), indent=1))
         _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
         path = self.workdir / "metrics.jsonl"
@@ -122,6 +165,12 @@ class RunFiles:
         self._events = tensorboardX.SummaryWriter(str(self.workdir / "events"), purge_step=step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
+        """Writes metrics to metrics.jsonl and to TensorBoard's events.
+
+        Args:
+            step: steps made so far.
+            values: the metrics by name.
+        """
         self._metrics.write(
             json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n"
         )
@@ -130,48 +179,107 @@ class RunFiles:
         self._events.flush()
 
     def write_picture(self, step: int, draw: Callable[[], Figure]) -> None:
+        """Writes the picture of an evaluation.
+
+        Args:
+            step: steps made so far.
+            draw: makes the figure.
+        """
         path = self.picture(step)
         path.parent.mkdir(exist_ok=True)
         figures.save(draw(), path)
 
     def picture(self, step: int) -> pathlib.Path:
-        """The picture of the evaluation after a step."""
+        """Names the picture of an evaluation.
+
+        Args:
+            step: steps made before the evaluation.
+
+        Returns:
+            The path of the file.
+        """
         return self.workdir / "pictures" / f"step_{step:08}.png"
 
     def print(self, text: str) -> None:
-        """For the console of the process that writes."""
+        """Prints to the console, in process 0 only.
+
+        Args:
+            text: one or several lines.
+        """
         print(text, flush=True)
 
     def close(self) -> None:
+        """Closes the files that are open."""
         for opened in (self._metrics, self._events):
             if opened is not None:
                 opened.close()
 
 
 class NoFiles(RunFiles):
-    """The same for a process that neither reads nor writes."""
+    """The files of a process other than 0, which neither reads nor writes."""
 
     def load_newest(self):
+        """Loads nothing, since process 0 broadcasts its checkpoint.
+
+        Returns:
+            None.
+        """
         return None
 
     def save(self, checkpoint, keep):
+        """Does nothing.
+
+        Args:
+            checkpoint: ignored.
+            keep: ignored.
+        """
         pass
 
     def open(self, config, step):
+        """Does nothing.
+
+        Args:
+            config: ignored.
+            step: ignored.
+        """
         pass
 
     def write(self, step, values):
+        """Does nothing.
+
+        Args:
+            step: ignored.
+            values: ignored.
+        """
         pass
 
     def write_picture(self, step, draw):
+        """Does nothing.
+
+        Args:
+            step: ignored.
+            draw: ignored.
+        """
         pass
 
     def print(self, text):
+        """Does nothing.
+
+        Args:
+            text: ignored.
+        """
         pass
 
 
 def read_metrics(path: pathlib.Path) -> list[dict]:
-    """The lines of metrics.jsonl, without what a crash cut off."""
+    """Reads metrics.jsonl, without lines that a crash truncated.
+
+    Args:
+        path: the file.
+
+    Returns:
+        A dictionary for each line: its "step", its "time" and the metrics by name.
+    """
     records = []
     for line in path.read_text().splitlines():
         with contextlib.suppress(ValueError):
@@ -182,26 +290,48 @@ def read_metrics(path: pathlib.Path) -> list[dict]:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """Replaces a file at once, or not at all."""
+    """Replaces a file atomically."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text)
     temporary.replace(path)
 
 
 def plain(config: ConfigDict) -> dict:
-    """The config as JSON gives it back."""
+    """Converts a config to what JSON can represent.
+
+    Args:
+        config: the config.
+
+    Returns:
+        The config as it is read back from JSON.
+    """
     return json.loads(json.dumps(config.to_dict()))
 
 
 def flatten(config: dict) -> dict:
-    """Values by their path, such as model.channels."""
+    """Flattens a nested config.
+
+    Args:
+        config: nested dictionaries.
+
+    Returns:
+        Values by their path, such as model.channels.
+    """
     return traverse_util.flatten_dict(config, sep=".")
 
 
 def difference(there: dict, here: dict) -> list[str]:
-    """The fields in which two configs differ, a line each; those that are free may."""
+    """Lists the fields in which two configs differ, except those of `MAY_CHANGE`.
+
+    Args:
+        there: the config of a stored run, as by `plain`.
+        here: the config of this run, as by `plain`.
+
+    Returns:
+        A line for each field.
+    """
     there, here = flatten(there), flatten(here)
-    if "content" not in str(there.get(IMAGES)):  # a fingerprint of names and sizes, from before
+    if "content" not in str(there.get(IMAGES)):  # an older fingerprint, of names and sizes
         there.pop(IMAGES, None)
         here.pop(IMAGES, None)
     return [
@@ -212,7 +342,7 @@ def difference(there: dict, here: dict) -> list[str]:
 
 
 def _git_revision(root: pathlib.Path) -> str | None:
-    """Of the checkout that the code is run from; None for an installed package."""
+    """The revision of the checkout that the code runs from; None for an installed package."""
     if not (root / ".git").exists():  # another repository may contain site-packages
         return None
     git = ["git", "-C", str(root), "describe", "--always", "--dirty"]

@@ -1,4 +1,4 @@
-"""How long a run will take on this machine, from a few steps of each of its phases."""
+"""Estimates how long a run will take, from a few timed steps of each of its phases."""
 
 import itertools
 import time
@@ -9,38 +9,68 @@ import jax
 
 from lavae_jax.training.phases import Phase, Task
 
-TIMED_SECONDS = 0.5  # for which a step is repeated
-CALLS_OF_SEVERAL = 3  # processes, whose clocks may differ
+TIMED_SECONDS = 0.5  # a step is repeated for so long
+CALLS_OF_SEVERAL = 3  # timed calls of several processes, whose clocks may differ
 
 
 class PhaseForecast(NamedTuple):
-    """What is left of a phase."""
+    """The rest of a phase.
+
+    Attributes:
+        name: the phase.
+        steps: the steps that are left.
+        seconds_per_step: on this machine.
+        preparation: seconds before the first step.
+    """
 
     name: str
     steps: int
     seconds_per_step: float
-    preparation: float  # seconds before its first step
+    preparation: float
 
     @property
     def seconds(self) -> float:
+        """Seconds for the preparation and all steps."""
         return self.preparation + self.steps * self.seconds_per_step
 
 
 class Forecast(NamedTuple):
-    """What is left of a run."""
+    """The rest of a run.
+
+    Attributes:
+        phases: the phases that are left.
+        evaluation: seconds of one evaluation.
+    """
 
     phases: tuple[PhaseForecast, ...]
-    evaluation: float  # seconds of one
+    evaluation: float
 
     def seconds(self, evaluations: int, after: str | None = None) -> float:
-        """Of all phases, or of those after the one with that name, and of the evaluations."""
+        """Estimates the time that is left.
+
+        Args:
+            evaluations: the number of evaluations to come.
+            after: count only the phases after the one with this name; None for all phases.
+
+        Returns:
+            Seconds of the phases and of the evaluations.
+        """
         names = [phase.name for phase in self.phases]
         first = names.index(after) + 1 if after else 0
         return sum(p.seconds for p in self.phases[first:]) + evaluations * self.evaluation
 
 
 def phases_left(task: Task, step: int, end: int) -> list[tuple[Phase, int]]:
-    """The phases of the steps from `step` to `end`, and how many of these steps each has."""
+    """Splits the rest of a run into phases.
+
+    Args:
+        task: the model and its phases.
+        step: steps made so far.
+        end: steps of the whole run.
+
+    Returns:
+        The phases that are left, each with the number of its steps that are left.
+    """
     left = []
     for phase in task.phases:
         steps = min(end, task.end_of(phase)) - max(step, task.start_of(phase))
@@ -50,17 +80,33 @@ def phases_left(task: Task, step: int, end: int) -> list[tuple[Phase, int]]:
 
 
 def evaluations_left(every: int, step: int, end: int) -> int:
-    """Every so many steps and at the end; none if that is 0."""
+    """Counts the evaluations to come.
+
+    Args:
+        every: steps between evaluations, with another one at the end; 0 for none at all.
+        step: steps made so far.
+        end: steps of the whole run.
+
+    Returns:
+        The number of evaluations.
+    """
     if not every or step >= end:
         return 0
     return end // every - step // every + (end % every != 0)
 
 
 def seconds_of(call: Callable[[Any], Any], argument: Any = None) -> float:
-    """Seconds per call. Each call is given the previous result.
+    """Times a function, each call of which is given the previous result.
 
-    The first call compiles and is not timed. Several processes, whose steps wait for
-    each other, make the same number of calls; one makes as many as fit into TIMED_SECONDS.
+    The first call compiles and is not timed. Several processes, whose steps wait for each other,
+    make the same number of calls; a single one makes as many as fit into `TIMED_SECONDS`.
+
+    Args:
+        call: the function.
+        argument: of the first call.
+
+    Returns:
+        Seconds per call.
     """
     several = jax.process_count() > 1
     argument = jax.block_until_ready(call(argument))

@@ -1,9 +1,10 @@
-"""The training loop: steps, and everything around them that keeps a run safe.
+"""The training loop, with evaluation, checkpoints and resuming.
 
-The order in which a run resumes: build the task and an initial state from the config; load the
-newest whole checkpoint; replace the initial arrays by its own; set the data iterator to
-where it was; continue with the next step. Batches and random numbers depend on the step alone,
-and what a phase begins with on the state before it, so interruptions leave no trace.
+A run resumes in this order: build the task and an initial state from the config; load the newest
+intact checkpoint; replace the initial arrays by those of the checkpoint; set the data iterator to
+its position; continue with the next step. Batches and random numbers depend on the step alone, and
+the preparation of a phase on the state before it, so an interrupted run gives the same results as
+one without interruptions.
 """
 
 import functools
@@ -32,8 +33,8 @@ from lavae_jax.training.signals import StopRequest
 from lavae_jax.training.step import TrainState
 
 PICTURED = 8  # images in the picture of an evaluation
-REPORT_EVERY = 10  # seconds, while images are read before a phase
-FORECAST_FROM = 500  # steps: a shorter run is over before its duration could be estimated
+REPORT_EVERY = 10  # seconds between reports while images are read before a phase
+FORECAST_FROM = 500  # steps; a shorter run ends before its duration could be estimated
 
 
 class TrainingError(UserError):
@@ -41,22 +42,34 @@ class TrainingError(UserError):
 
 
 class _Interrupted(Exception):
-    """A request to stop, while images are read before a phase."""
+    """A request to stop arrived while images were read before a phase."""
 
 
 class Data(NamedTuple):
-    """What is trained on, and the scenes that are held out of it."""
+    """Training data and held-out scenes."""
 
     training: input_pipeline.Source  # with the feature "image"
     held_out: input_pipeline.Source  # with the features "image" and "count"
 
 
 def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
-    """Trains until the end or until it is told to stop; returns the exit code.
+    """Trains until the end of the run or until a request to stop.
 
-    Data are opened when all that can be checked before has been. `command` is what resumes
-    the run, to be shown. A run that has no checkpoint yet starts from the trained
-    model that config.start_from names, or else at step 0.
+    The data are opened last, after everything that can be checked without them. A run without a
+    checkpoint starts from the trained model config.start_from, if that is set.
+
+    Args:
+        config: the run's config.
+        workdir: the run's folder.
+        open_data: opens the training data and the held-out scenes.
+        command: the command that resumes the run, to be printed.
+
+    Returns:
+        The exit code: 0 at the end of the run, 128 + the signal's number after a request to stop.
+
+    Raises:
+        TrainingError: if the run cannot start or continue.
+        WorkdirError: if the folder cannot be used for this run.
     """
     started = time.monotonic()
     folder = pathlib.Path(workdir)
@@ -91,7 +104,7 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
 
 
 def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
-    """The networks of the trained model that a config names to start from, if it names one."""
+    """A checkpoint with the networks of the trained model config.start_from, if that is set."""
     name = config.get("start_from")
     if not name:
         return None
@@ -114,14 +127,31 @@ def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
 
 
 def _what_is_learnt(config: ConfigDict) -> dict[str, Any]:
-    """The networks, what they see, and the seed; but for the prior."""
+    """The config of the networks without the prior, of their data, and the seed."""
     data = {name: config.dataset.get(name) for name in ("name", "overrides")}
     model = {**files.plain(config.model), "prior": None}
     return {"model": model, "dataset": data, "seed": config.seed}
 
 
 class Run:
-    """A run in progress: its state, and the number of steps made."""
+    """A run in progress.
+
+    Args:
+        config: the run's config.
+        task: the model and its phases.
+        data: training data and held-out scenes.
+        run_files: the files in the run's folder.
+        started: the time of its start, by time.monotonic().
+
+    Attributes:
+        num_steps: steps of the whole run.
+        key: the random key, from config.seed.
+        state: the `TrainState`; after `resume`, with a leading axis of devices.
+        step: steps made so far.
+        batches: the iterator of training batches.
+        evaluation: evaluates the held-out scenes.
+        held_out: the metrics of the last evaluation.
+    """
 
     def __init__(
         self, config: ConfigDict, task: Task, data: Data, run_files: RunFiles, started: float
@@ -131,33 +161,43 @@ class Run:
         self.key = jax.random.key(config.seed)
         init_key, self._train_key, eval_key = jax.random.split(self.key, 3)
         self.state: Any = steps.init_state(task, init_key)
-        self.step = 0  # steps made so far
+        self.step = 0
         self.batches = input_pipeline.train_batches(data.training, config.batch_size, config.seed)
         self.evaluation = Evaluation(config, task, data.held_out, eval_key)
-        self.held_out: dict[str, float] = {}  # the newest
+        self.held_out: dict[str, float] = {}
         self._started, self._seconds_before = started, 0.0
         self._clock = console.Clock(config.batch_size, 0)
         self._forecast: forecast.Forecast | None = None
         self._train_steps: dict[str, Callable] = {}  # by the phase's name
         self._phase: str | None = None  # of the newest step
-        self._cache: dict[str, Any] | None = None  # of the phase, for all training images
-        self._constants: dict[str, Any] = {}  # of the phase, on the devices
-        # A step's number and metrics, while the device may be at work on it.
+        self._cache: dict[str, Any] | None = None  # of that phase, for all training images
+        self._constants: dict[str, Any] = {}  # of that phase, on the devices
+        # The number and the metrics of a step that the devices may still compute.
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
 
     def seconds(self) -> float:
-        """The duration of the run so far, without interruptions."""
+        """Measures the duration of the run so far, without interruptions.
+
+        Returns:
+            Seconds.
+        """
         return self._seconds_before + time.monotonic() - self._started
 
     # --- resuming ----------------------------------------------------------------
 
     def resume(self, beginning: Checkpoint | None = None) -> None:
-        """Loads the newest checkpoint or else the beginning, if there is one; the same in
-        every process."""
+        """Loads the newest checkpoint; all processes load the same one.
+
+        Args:
+            beginning: the checkpoint of a run that has none of its own; None for the initial state.
+
+        Raises:
+            TrainingError: if the checkpoint does not belong to this run.
+        """
         like = {"state": self.state, "key": jax.random.key_data(self.key)}
         found = self.files.load_newest()
         if beginning is not None and found is None:
-            # Optimisers, and what a phase to come will train, are as at step 0.
+            # Optimisers, and parts that only later phases train, are as at step 0.
             arrays = checkpoints.flatten(like) | beginning.arrays
             found = beginning._replace(arrays=arrays)
         if jax.process_count() > 1:
@@ -190,7 +230,14 @@ class Run:
     # --- running -----------------------------------------------------------------
 
     def run(self, request: StopRequest) -> None:
-        """Trains until the end, or until some process receives a request to stop."""
+        """Trains until the end of the run, or until any process receives a request to stop.
+
+        Args:
+            request: a request to stop this process.
+
+        Raises:
+            TrainingError: if a metric is not finite, or a phase cannot be prepared.
+        """
         alone = jax.process_count() == 1
         if self.num_steps - self.step >= FORECAST_FROM:
             self._make_forecast(request)
@@ -204,9 +251,9 @@ class Run:
             self._start_step(phase, stop_requested=request.signal is not None)
             last, phase_end = self.step == self.num_steps, self.task.end_of(phase)
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
-            # What comes before the next phase's first step may take minutes.
+            # The preparation of the next phase may take minutes.
             due["checkpoint"] |= self.step == phase_end
-            # One process sees its own signal at once; several agree by way of a step.
+            # A single process sees its signal at once; several exchange theirs in a step.
             stopping = alone and request.signal is not None
             if any(due.values()) or last or stopping or not alone:
                 values = self._finish_step()
@@ -225,7 +272,7 @@ class Run:
     def _make_forecast(self, request: StopRequest) -> None:
         """Times a few steps of each phase that is left, and an evaluation, on a copy of the state.
 
-        The steps that are compiled for it are used again.
+        The run reuses the compiled steps.
         """
         self.files.print("timing a few steps of each phase ...")
         state = steps.unreplicate(self.state)
@@ -265,19 +312,19 @@ class Run:
         return forecast.evaluations_left(self.config.eval_every_steps, self.step, self.num_steps)
 
     def _train_step(self, phase: Phase) -> Callable:
-        """The compiled step of a phase, made when it is first needed."""
+        """The step of a phase, made when it is first needed."""
         if phase.name not in self._train_steps:
             made = steps.make_train_step(self.task, phase, self._train_key)
             self._train_steps[phase.name] = made
         return self._train_steps[phase.name]
 
     def _is_due(self, name: str, last: bool) -> bool:
-        """Every so many steps and at the end; never if that is 0."""
+        """Whether to log, evaluate or save: every so many steps and at the end, or never if 0."""
         every = self.config[f"{name}_every_steps"]
         return every > 0 and (last or self.step % every == 0)
 
     def _prepare(self, phase: Phase, request: StopRequest) -> None:
-        """What a phase needs before its first step, or before the first one after a resumption."""
+        """Prepares a phase before its first step, or before the first one after resuming."""
         cache, self._cache, self._constants = self._cache, None, {}
         begins = self.step == self.task.start_of(phase)
         if phase.prepare:
@@ -302,7 +349,7 @@ class Run:
         return phase.prepare(module, steps.variables_of(state), images, saved, cache)
 
     def _start_step(self, phase: Phase, stop_requested: bool) -> None:
-        """Starts a step, and waits for the one before."""
+        """Starts a step, and waits for the previous one."""
         batch = next(self.batches)
         inputs = {"image": batch["image"], **self._constants}
         if self._cache is not None:
@@ -370,7 +417,7 @@ class Run:
 
 
 def _num_steps(config: ConfigDict, task: Task) -> int:
-    """Of all phases, or fewer if config.num_train_steps says so."""
+    """The steps of all phases, or config.num_train_steps if that is set."""
     if config.num_train_steps is None:
         return task.num_steps
     if config.num_train_steps > task.num_steps:
@@ -385,7 +432,17 @@ def _num_steps(config: ConfigDict, task: Task) -> int:
 class AllImages:
     """All training images in order, the same in every process.
 
-    Reading them prints the progress, and ends with a request to stop.
+    Progress is printed while they are read. A request to stop ends the reading.
+
+    Args:
+        source: the training data.
+        batch_size: images in a batch.
+        report: prints a line.
+        request: a request to stop this process.
+
+    Attributes:
+        varies: whether images differ from one reading to the next, as random crops do.
+        is_sample: False, since these are all images.
     """
 
     is_sample = False
@@ -405,6 +462,15 @@ class AllImages:
         return len(self._source)
 
     def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
+        """Reads all images.
+
+        Args:
+            reading: the number of this reading; images that vary differ from those of other
+                readings.
+
+        Yields:
+            Batches [B, H, W, C] of one size; the last one is padded.
+        """
         started = reported = time.monotonic()
         batches = input_pipeline.eval_batches(
             self._source, self._batch_size, shard=ProcessShard(), reading=reading
@@ -421,7 +487,13 @@ class AllImages:
 
 
 class OneBatch(NamedTuple):
-    """One batch of training images [B, H, W, C] instead of all, to time them."""
+    """A single batch of training images instead of all, for timing.
+
+    Attributes:
+        images: [B, H, W, C].
+        varies: whether images differ from one reading to the next, as random crops do.
+        is_sample: True, since these are not all images.
+    """
 
     images: np.ndarray
     varies: bool
@@ -431,11 +503,26 @@ class OneBatch(NamedTuple):
         return len(self.images)
 
     def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
+        """Yields the batch.
+
+        Args:
+            reading: ignored.
+
+        Yields:
+            The images, [B, H, W, C].
+        """
         yield self.images
 
 
 class Evaluation:
-    """Means over the held-out scenes, and a picture of the first few."""
+    """Mean metrics over the held-out scenes, and a picture of the first few.
+
+    Args:
+        config: the run's config.
+        task: the model and its metrics.
+        source: the held-out scenes.
+        key: the random key of all evaluations.
+    """
 
     def __init__(
         self, config: ConfigDict, task: Task, source: input_pipeline.Source, key: chex.PRNGKey
@@ -445,7 +532,15 @@ class Evaluation:
         self._reconstruct = jax.jit(model.bind(task.reconstruct, task.module((), None)))
 
     def metrics(self, state: TrainState) -> dict[str, float]:
-        totals: dict[str, np.ndarray] = {}  # of each metric: its sum, and the number of images
+        """Evaluates all held-out scenes.
+
+        Args:
+            state: the state, with a leading axis of devices.
+
+        Returns:
+            The mean of each metric over the scenes that have it.
+        """
+        totals: dict[str, np.ndarray] = {}  # the sum of each metric, and the number of images
         batches = input_pipeline.eval_batches(self._source, self._batch_size)
         for number, batch in enumerate(batches):
             out = self._totals(state, batch, number)
@@ -453,12 +548,20 @@ class Evaluation:
         return {name: float(sum_ / images) for name, (sum_, images) in totals.items() if images}
 
     def first_batch(self, state: TrainState) -> dict:
-        """The totals of the first batch."""
+        """Evaluates the first batch.
+
+        Args:
+            state: the state, with a leading axis of devices.
+
+        Returns:
+            For each metric, its sum and the number of images that have it.
+        """
         batches = input_pipeline.eval_batches(self._source, self._batch_size)
         return self._totals(state, next(iter(batches)), 0)
 
     @property
     def num_batches(self) -> int:
+        """The number of batches in an evaluation."""
         return -(-len(self._source) // self._batch_size)
 
     def _totals(self, state: TrainState, batch: input_pipeline.Batch, number: int) -> dict:
@@ -466,6 +569,14 @@ class Evaluation:
         return steps.unreplicate(self._step(state.params, state.batch_stats, batch, numbers))
 
     def picture(self, state: TrainState) -> figures.Figure:
+        """Draws the first few held-out scenes and their reconstructions.
+
+        Args:
+            state: the state, with a leading axis of devices.
+
+        Returns:
+            The figure.
+        """
         images = self._source.read(range(min(PICTURED, len(self._source))))["image"]
         params, batch_stats = steps.unreplicate((state.params, state.batch_stats))
         seen = self._reconstruct({"params": params, "batch_stats": batch_stats}, images)
@@ -476,16 +587,16 @@ class Evaluation:
 
 
 def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
-    """Process 0's checkpoint in every process; only process 0 needs the disk."""
+    """Process 0's checkpoint in every process, so that only process 0 needs the disk."""
     if found:
-        checkpoints.unflatten(found.arrays, like)  # which refuses it, before others are told
+        checkpoints.unflatten(found.arrays, like)  # refuses a wrong one before others receive it
     send = multihost_utils.broadcast_one_to_all
     step = int(send(np.int32(found.step if found else -1)))
     if step < 0:
         return None
     arrays = found.arrays if found else checkpoints.flatten(like)
     arrays = {name: np.asarray(a) for name, a in send(arrays).items()}
-    # The stream of batches is the same everywhere, and so is the position in it.
+    # The stream of batches and the position in it are the same in every process.
     position = int(send(np.int32(found.meta["data"]["next_index"] if found else 0)))
     seconds = float(send(np.float32(found.meta.get("seconds", 0.0) if found else 0.0)))
     return Checkpoint(step, arrays, {"data": {"next_index": position}, "seconds": seconds})
