@@ -1,1 +1,1 @@
-"""Training: what is trained (`tasks`), one step of it (`step`), and the run (`loop`)."""
+"""Training: the tasks (`tasks`), a single training step (`step`) and the training loop (`loop`)."""

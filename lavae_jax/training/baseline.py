@@ -1,4 +1,4 @@
-"""The baseline: a VAE on a grid, trained on crops if its curriculum begins with them (App. B)."""
+"""Training of the baseline, a VAE on a grid, with an optional first phase on crops (App. B)."""
 
 import functools
 
@@ -13,6 +13,14 @@ from lavae_jax.vae import GridVAE
 
 
 def task(config: ConfigDict) -> Task:
+    """Makes the task of training the baseline.
+
+    Args:
+        config: the run's config, of kind "baseline".
+
+    Returns:
+        The VAE, its phases and its metrics.
+    """
     settings = vae.baseline_settings(config.model)
 
     def make_module(train, axis_name):
@@ -31,7 +39,7 @@ def _see(module: GridVAE, x) -> Reconstruction:
 
 
 def _crops(config: ConfigDict) -> Phase:
-    """The same on squares that are cut out of the images."""
+    """The weighted ELBO of squares that are cut out of the images."""
     side = config.curriculum.crops.side
 
     def loss(module: GridVAE, x, keys, step):
@@ -42,7 +50,7 @@ def _crops(config: ConfigDict) -> Phase:
 
 
 def _elbo(config: ConfigDict) -> Phase:
-    """The ELBO of whole images, whose KL has the weight β."""
+    """The ELBO of whole images, with weight β on the KL."""
     start = config.curriculum.crops.steps if "crops" in config.curriculum.phases else 0
     return _phase(config, "elbo", start, functools.partial(_loss, config, start))
 

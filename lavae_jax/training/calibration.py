@@ -1,9 +1,9 @@
-"""Scores that one can trust: log-odds of peaks, calibrated on scenes whose objects are known.
+"""Calibration of the location network's log-odds on scenes whose objects are known.
 
-The location network is trained with weights that make it learn faster and its probabilities too
-high or too low. On composed scenes (see `sleep`) it is known which peaks of h_loc are objects. The
-two numbers a > 0 and b with which a l + b, for log-odds l, predicts that best (Platt, 1999) become
-part of the network's last layer.
+The location network is trained with a weighted loss, which speeds up learning but biases its
+probabilities. Composed scenes (see `sleep`) tell which peaks of h_loc are objects. From these
+labels, Platt scaling (Platt, 1999) finds a > 0 and b such that a l + b predicts them best from the
+log-odds l. Both numbers become part of the network's last layer.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from lavae_jax.training.sleep import ComposedScenes
 from lavae_jax.training.trainee import Trainee
 
 SCENES, BATCH = 2_048, 64
-SEED = 32  # of the scenes; any number
-LOWEST = -10.0  # log-odds below which a peak is not looked at
+SEED = 32  # of the scenes; arbitrary
+LOWEST = -10.0  # peaks with lower log-odds are ignored
 
-Compose = Callable[[jax.Array, chex.PRNGKey], ComposedScenes]  # of objects, a scene for each key
+Compose = Callable[[jax.Array, chex.PRNGKey], ComposedScenes]  # (objects, keys) -> scenes
 
 
 def fit(
@@ -32,10 +32,16 @@ def fit(
     objects: np.ndarray,
     compose: Compose,
 ) -> tuple[float, float]:
-    """The scale and shift of the location network's logits that make its log-odds calibrated.
+    """Fits the scale and shift of the location logits that calibrate the log-odds of peaks.
 
     Args:
-        objects: [K, h, h, C], which scenes are composed of.
+        module: LAVAE and its settings.
+        variables: its parameters and batch statistics.
+        objects: isolated objects that scenes are composed of, [K, h, h, C].
+        compose: composes a scene of the objects for each key.
+
+    Returns:
+        The scale and the shift of the logits.
     """
     settings = module.settings
 
@@ -54,7 +60,7 @@ def fit(
             log_odds.append(judged[0])
             is_object.append(judged[1])
     scale, shift = fit_logistic(np.concatenate(log_odds), np.concatenate(is_object))
-    # log-odds = logit - offset, so that scaling them shifts the logits by (1 - scale) offset.
+    # Since log-odds = logit - offset, scaling them shifts the logits by (1 - scale) offset.
     offset = settings.threshold - settings.log_odds_at_threshold
     return scale, shift + (1 - scale) * offset
 
@@ -62,13 +68,20 @@ def fit(
 def judge(
     log_odds: np.ndarray, peaks: np.ndarray, pixel: np.ndarray, count: int, radius: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The log-odds of a scene's peaks [H, W], and which of them are objects.
+    """Decides which peaks of a scene are objects.
 
-    The highest peak takes the nearest object at most `radius` rows and columns away, then the next
-    one of those that are left.
+    In the order of decreasing log-odds, each peak is matched to the nearest unmatched object that
+    is at most `radius` rows and columns away.
 
     Args:
-        pixel: [S], where objects are, of which the first `count` hold.
+        log_odds: of each pixel, [H, W].
+        peaks: which pixels are peaks, bool [H, W].
+        pixel: indices of the objects' pixels, [S], of which the first `count` are valid.
+        count: the number of objects.
+        radius: the greatest distance of a match, in rows and in columns.
+
+    Returns:
+        The log-odds of the peaks in decreasing order, and whether each peak is an object, [n] each.
     """
     rows, columns = np.nonzero(peaks)
     order = np.argsort(-log_odds[rows, columns], kind="stable")
@@ -84,9 +97,17 @@ def judge(
 
 
 def fit_logistic(log_odds: np.ndarray, is_true: np.ndarray) -> tuple[float, float]:
-    """The a in [0.05, 20] and b that maximise the likelihood of is_true ~ sigmoid(a l + b)."""
+    """Fits is_true ~ Bernoulli(sigmoid(a l + b)) by maximum likelihood.
+
+    Args:
+        log_odds: l, [n].
+        is_true: the labels, bool [n].
+
+    Returns:
+        a, from 0.05 to 20, and b; 1 and 0 if all labels are the same.
+    """
     if is_true.all() or not is_true.any():
-        return 1.0, 0.0  # nothing to tell apart
+        return 1.0, 0.0  # one class alone does not determine a and b
     sign = np.where(is_true, 1.0, -1.0)
 
     def loss(parameters):

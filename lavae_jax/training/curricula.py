@@ -1,15 +1,17 @@
 """The phases of LAVAE's training.
 
-The paper's curriculum is `warmup`, `elbo`: the location network follows the KL map of an auxiliary
-VAE while everything is trained by the ELBO (App. B). The recipe `cpu` has `auxiliary`, `peaks`,
-`appearance`: the auxiliary VAE first, then the location network (see `warmup`), and then the
-ELBO, which leaves that frozen; `mixture` learns p(z_app) after it (see `mixture`). The recipe
-`sleep` has `auxiliary`, `sleep`, `appearance`, `overlap`: the location network learns scenes that
-are composed of isolated objects (see `sleep`), and at the end the appearance network does, too.
-`sleep_again` follows `sleep` where objects of the training images overlap.
-The recipe `grey` of custom images has `pasted`, `portraits`: both on grey scenes (see `pasting`).
+- The paper's curriculum is `warmup`, `elbo`: everything is trained by the ELBO, while the location
+  network follows the KL map of an auxiliary VAE (App. B).
+- The recipe `cpu` has `auxiliary`, `peaks`, `appearance`: first the auxiliary VAE, then the
+  location network (see `warmup`), then the ELBO with a frozen location network. The recipe
+  `mixture` adds a phase `mixture`, which learns p(z_app) (see `mixture`).
+- The recipe `sleep` has `auxiliary`, `sleep`, `appearance`, `overlap`: the location network, and at
+  the end the appearance network, learn from scenes that are composed of isolated objects (see
+  `sleep`). `sleep_again` follows `sleep` where objects of the training images overlap.
+- The recipe `grey` of custom images has `pasted`, `portraits`: both networks learn from grey scenes
+  (see `pasting`).
 
-A new phase is a function of the config that returns a `Phase`, and a line in `PHASES`.
+To add a phase, write a function of the config that returns a `Phase`, and add it to `PHASES`.
 """
 
 import functools
@@ -42,6 +44,17 @@ APPEARANCE = ("lavae.appearance", "lavae.decoder", "lavae.count_logits")
 
 
 def task(config: ConfigDict) -> Task:
+    """Makes the task of training LAVAE.
+
+    Args:
+        config: the run's config, of kind "lavae".
+
+    Returns:
+        LAVAE with the auxiliary VAE, its phases and its metrics.
+
+    Raises:
+        ValueError: if settings of the config are invalid or contradict each other.
+    """
     lavae, auxiliary = trainee.settings(config)
     if (lavae.prior.kind == "mixture") != ("mixture" in config.curriculum.phases):
         raise ValueError(
@@ -74,11 +87,11 @@ def _reconstruct(module: Trainee, x) -> Reconstruction:
     return Reconstruction(rendered, scene, generative.sprites(module.lavae, scene))
 
 
-# --- the paper's -------------------------------------------------------------
+# --- the paper's curriculum --------------------------------------------------
 
 
 def _joint_rates(config: ConfigDict, start: int) -> dict[str, optax.Schedule]:
-    """From step `start` of the run on."""
+    """Learning rates from step `start` of the run on."""
     curriculum = config.curriculum
     steps = sum(curriculum[name].steps for name in curriculum.phases)
     rate = schedules.after(start, schedules.learning_rate(config.optimizer, steps))
@@ -87,7 +100,7 @@ def _joint_rates(config: ConfigDict, start: int) -> dict[str, optax.Schedule]:
 
 
 def _joint_loss(config: ConfigDict, lavae, x, keys, step):
-    """The ELBO after `step` steps of the run."""
+    """The ELBO after `step` steps of the run, as a loss."""
     curriculum = config.curriculum
     return elbo_loss(
         config,
@@ -134,7 +147,7 @@ def _elbo(config: ConfigDict) -> Phase:
     return Phase("elbo", config.curriculum.elbo.steps, loss, _joint_rates(config, start))
 
 
-# --- where objects are, then what they look like -----------------------------
+# --- first the location network, then appearances ----------------------------
 
 
 def _auxiliary(config: ConfigDict) -> Phase:
@@ -181,7 +194,7 @@ def _check_shifts(config: ConfigDict, phase: str) -> None:
 
 
 def _map_peaks(module: Trainee, x, keys, settings: ConfigDict) -> jax.Array:
-    """The peaks of the auxiliary VAE's KL map [B, H, W], moved to the centres of mass."""
+    """Peaks of the auxiliary VAE's KL map, [B, H, W], moved to the centres of mass."""
     size = module.settings.sprite_size
     kl_map = warmup.mean_kl_map(module.auxiliary, x, keys, settings.shifts)
     peaks = counting.peaks(kl_map, settings.threshold, size // 2)
@@ -191,8 +204,8 @@ def _map_peaks(module: Trainee, x, keys, settings: ConfigDict) -> jax.Array:
 def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
     """The location network, on scenes that are composed of isolated objects.
 
-    In the phase `sleep` the auxiliary VAE detects these, in `sleep_again` the location network,
-    which tells two objects that overlap from one.
+    The auxiliary VAE detects these objects in the phase `sleep`. In `sleep_again` the location
+    network does, which separates overlapping objects.
     """
     settings, own = config.curriculum.sleep, config.curriculum[name]
     _check_shifts(config, "sleep")
@@ -249,7 +262,7 @@ def _objects_of_network(module: Trainee, variables, images, settings: ConfigDict
 def _appearance(config: ConfigDict) -> Phase:
     """The ELBO under p(z_app) = N(0, I). The location network is frozen.
 
-    If there was a phase `sleep`, the location network is calibrated before the first step.
+    After a phase `sleep`, the location network is calibrated before the first step.
     """
     settings, names = config.curriculum.appearance, config.curriculum.phases
     asleep = config.curriculum.sleep if "sleep" in names else None
@@ -273,7 +286,7 @@ def _appearance(config: ConfigDict) -> Phase:
 
 
 def _overlap(config: ConfigDict) -> Phase:
-    """As `appearance`, and q(z_app | z_loc, x) learns objects among others on composed scenes."""
+    """As `appearance`; q(z_app | z_loc, x) also learns overlapping objects from composed scenes."""
     settings, asleep = config.curriculum.overlap, config.curriculum.sleep
 
     def loss(module: Trainee, x, keys, step, objects, located=None):
@@ -297,7 +310,7 @@ def _overlap(config: ConfigDict) -> Phase:
 def _calibrate(
     module: Trainee, variables, images, saved, settings: ConfigDict, collect: Callable
 ) -> Prepared:
-    """Calibrates the location network when a phase begins; it is saved by how much."""
+    """Calibrates the location network when a phase begins. The scale and shift are saved."""
     if saved is not None:
         return Prepared(saved=saved)
     objects = collect(module, variables, images, settings)
@@ -310,7 +323,7 @@ def _calibrate(
 
 
 def _calibrated(module: Trainee, variables, objects, compose: calibration.Compose) -> Prepared:
-    """The calibrated location network, and by how much it was changed."""
+    """The calibrated location network; the scale and shift are to be saved."""
     scale, shift = calibration.fit(module, variables, objects, compose)
     location = networks.scale_logits(variables["params"]["lavae"]["location"], scale, shift)
     saved = {"calibration": np.array([scale, shift], np.float32)}
@@ -321,7 +334,7 @@ def _calibrated(module: Trainee, variables, objects, compose: calibration.Compos
 
 
 def _pasted(config: ConfigDict) -> Phase:
-    """The location network, on grey scenes that are pasted together of isolated objects."""
+    """The location network, on grey scenes that are pasted together from isolated objects."""
     settings = config.curriculum.pasted
 
     def prepare(module: Trainee, variables, images, saved, cache=None) -> Prepared:
@@ -348,9 +361,9 @@ def _pasted(config: ConfigDict) -> Phase:
 
 
 def _portraits(config: ConfigDict) -> Phase:
-    """The appearance network and the decoder, on objects among others in pasted scenes.
+    """The appearance network and the decoder, on objects with neighbours in pasted scenes.
 
-    Before the first step, the location network is calibrated.
+    The location network is calibrated before the first step.
     """
     settings, pasted = config.curriculum.portraits, config.curriculum.pasted
 
@@ -378,7 +391,7 @@ def _portraits(config: ConfigDict) -> Phase:
     return Phase("portraits", settings.steps, loss, rates, prepare, saved)
 
 
-READINGS = 8  # of images that vary, to find objects in
+READINGS = 8  # passes over images that vary, to find objects
 
 
 def _grey_objects(module: Trainee, images, number: int) -> np.ndarray:
@@ -397,8 +410,8 @@ def _grey_objects(module: Trainee, images, number: int) -> np.ndarray:
 def _locate_objects(config: ConfigDict, module: Trainee, variables, images) -> Cache | None:
     """q(z_loc | x) of each training image, by a frozen location network.
 
-    None where it cannot be kept: of images that vary, or, since they would not fit into memory, of
-    all pixels.
+    None if it cannot be cached: for images that vary, and for q over all pixels, which would not
+    fit into memory.
     """
     if images.varies or config.model.support != "peaks":
         return None
@@ -412,7 +425,7 @@ def _locate(module: Trainee, x: jax.Array) -> inference.LocationPosterior:
 
 
 def _mixture(config: ConfigDict) -> Phase:
-    """The ELBO under a mixture, which is trained as well. The location network is frozen."""
+    """The ELBO under a mixture, which is trained, too. The location network is frozen."""
     settings = config.curriculum.mixture
 
     def loss(module: Trainee, x, keys, step, located=None):

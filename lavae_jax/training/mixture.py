@@ -1,7 +1,7 @@
-"""How a mixture for p(z_app) begins: with its components at objects of the training images.
+"""Initialises the mixture p(z_app) with components at objects of the training images.
 
-Each object of the training images is then related to the components that began at what looks like
-it, so that a training step evaluates those alone (see `neighbours`).
+Each object of the training images is then assigned the components that began at similar objects, so
+that a training step evaluates those alone (see `neighbours`).
 """
 
 from typing import Any, NamedTuple
@@ -16,15 +16,21 @@ from lavae_jax.training import phases
 from lavae_jax.training.phases import Prepared, TrainingImages
 from lavae_jax.training.trainee import Trainee
 
-CANDIDATES = 4  # objects for each component, which begins at one of them
+CANDIDATES = 4  # objects to choose from for each component
 
 
 class TrainingObjects(NamedTuple):
-    """The objects that are found in B images."""
+    """The objects that are found in B images.
+
+    Attributes:
+        located: q(z_loc | x) of the images.
+        pixel: indices of the objects' pixels, [B, M].
+        sketch: sketches of the windows around these pixels, [B, M, ...].
+    """
 
     located: inference.LocationPosterior
-    pixel: jax.Array  # [B, M]
-    sketch: jax.Array  # [B, M, ...]: of what is seen at each pixel
+    pixel: jax.Array
+    sketch: jax.Array
 
     @property
     def is_object(self) -> np.ndarray:
@@ -33,7 +39,14 @@ class TrainingObjects(NamedTuple):
 
 
 def initial_saved(components: int) -> dict[str, np.ndarray]:
-    """The shapes of what `prepare` saves."""
+    """Makes arrays in the shapes of what `prepare` saves.
+
+    Args:
+        components: K.
+
+    Returns:
+        Zeros by name: "sketches", [K, neighbours.SKETCH_SIZE].
+    """
     return {"sketches": np.zeros((components, neighbours.SKETCH_SIZE), np.float32)}
 
 
@@ -46,12 +59,26 @@ def prepare(
     *,
     with_cache: bool,
 ) -> Prepared:
-    """Components at different training objects, and for each object the components near it.
+    """Places components at different training objects, and finds the components near each object.
 
-    Sketches of the objects that the components began at are saved: on other hardware, the
+    The sketches of the objects that the components began at are saved. On other hardware, the
     location network may differ in its last digits and find other objects first.
+
+    Args:
+        module: LAVAE and its settings.
+        variables: its parameters and batch statistics.
+        images: the training images.
+        saved: None when the phase begins; what was saved then when a run resumes in it.
+        cache: ignored, since it lacks the components near each object.
+        with_cache: whether to cache q(z_loc | x) and the near components of all images.
+
+    Returns:
+        The prior's parameters when the phase begins, the sketches to save, and the cache, if any.
+
+    Raises:
+        ValueError: if the training images show fewer objects than there are components.
     """
-    del cache  # it does not say which components an object is near to
+    del cache  # it lacks the components near each object
     find, encode = (model.compiled(f, module) for f in (_find, _encode))
     size, with_cache = module.settings.prior.components, with_cache and not images.varies
     begins = saved is None
@@ -67,7 +94,7 @@ def prepare(
         objects = find(variables, x)
         if not is_enough():
             count, pixel = objects.located.count, objects.pixel
-            # A padded image has no objects of its own.
+            # Padding repeats images, whose objects must not count again.
             left = len(images) - len(all_objects) * len(x)
             is_object = objects.is_object & (np.arange(len(x)) < left)[:, None]
             encoded = np.asarray(encode(variables, x, count, pixel))[: count.sum()]
@@ -96,7 +123,7 @@ def _find(module: Trainee, x: jax.Array) -> TrainingObjects:
 
 
 def _encode(module: Trainee, x, count, pixel) -> jax.Array:
-    """Means of q(z_app) [P, L], those of the objects first."""
+    """Means of q(z_app), [P, L], those of the objects first."""
     objects = packing.pack(count, pixel.size)
     return inference.appearance(module.lavae, x, Locations.hard(pixel), objects).mean
 
@@ -114,7 +141,7 @@ def _components(encodings: np.ndarray, sketches: np.ndarray, size: int) -> tuple
 
 
 def _with_near(objects: TrainingObjects, components: np.ndarray) -> inference.LocationPosterior:
-    """With the components that each object is near to: those that began at what looks like it."""
+    """Adds the components near each object: those that began at similar objects."""
     is_object = objects.is_object
     number = min(neighbours.NEAR, len(components))
     near = np.zeros((*is_object.shape, number), np.int32)

@@ -1,10 +1,10 @@
-"""Grey scenes of objects that touch, pasted together of objects that stand alone.
+"""Grey scenes of objects that touch, pasted together from objects that stand alone.
 
 As in `sleep`, what q should infer from a composed scene is known exactly. Here, images are grey
-(see `normalisation`): the objects are connected components of normalised training images that are
-solid and that no other one touches. A scene has them at other sizes, brightnesses and angles, most
-of them beside another one, on a background with haze, fibres, specks and noise, which are nothing
-to be found.
+(see `normalisation`). The objects are connected components of normalised training images that are
+solid and that no other one touches. A scene shows them at other sizes, brightnesses and angles,
+most of them next to another one. Its background has haze, fibres, specks and noise, which are not
+to be detected.
 """
 
 from collections.abc import Iterable
@@ -22,21 +22,21 @@ from lavae_jax.training.phases import Metrics
 from lavae_jax.training.sleep import ComposedScenes
 from lavae_jax.training.trainee import Trainee
 
-# Of scenes: ranges that quantities are drawn from. Levels and sizes are those of `normalisation`.
-BESIDE = 0.6  # the share of objects that are placed beside another one
+# Scenes: ranges that quantities are drawn from. Levels and sizes are those of `normalisation`.
+BESIDE = 0.6  # the share of objects that are placed next to another one
 APART = (0.75, 1.2)  # distance of two such objects, in units of the sum of their radii
 SCALED = 0.5  # the share of objects that are scaled
 SCALE = (0.5, 1.8)
-STRETCH = 0.12  # standard deviation of the logarithm of an object's height over its width, halved
+STRETCH = 0.12  # standard deviation of half the logarithm of an object's height over its width
 BRIGHTNESS = (0.4, 1.4)
-EXTENT = 0.4  # an object is where it has this share of its own brightness
-VISIBLE = 0.2  # the share of an object that must be seen for it to count, and
+EXTENT = 0.4  # an object consists of the pixels above this share of its brightness
+VISIBLE = 0.2  # the share of an object that must be visible for it to count, and
 LEAST_VISIBLE = 10  # pixels
 BLUR = 0.9  # pixels, at most
 HAZE = 0.05  # standard deviation, at most
 NOISE = 0.05  # standard deviation, at most
-DECOYS = 3  # fibres in a scene, at most, and specks
-# Of objects: how they are cut out.
+DECOYS = 3  # fibres in a scene, at most; the same for specks
+# Objects: how they are cut out.
 LEAST_AREA = 20  # pixels
 SURROUNDINGS = 2  # pixels around an object that belong to it
 
@@ -45,9 +45,16 @@ SURROUNDINGS = 2  # pixels around an object that belong to it
 
 
 def isolated(image: np.ndarray, side: int) -> np.ndarray:
-    """Objects of a normalised image [H, W, C] that no other one touches, [n, side, side, C].
+    """Cuts out the objects of an image that no other one touches.
 
-    They are solid, whole, smaller than the square, and centred in it.
+    They are solid, whole and smaller than a square, in which they are centred.
+
+    Args:
+        image: a normalised image, [H, W, C].
+        side: of a square, in pixels.
+
+    Returns:
+        A square for each object, black around it, [n, side, side, C].
     """
     import skimage.measure
 
@@ -76,9 +83,19 @@ def isolated(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def collect(batches: Iterable[np.ndarray], side: int, channels: int, number: int) -> np.ndarray:
-    """The first isolated objects of batches of images [B, H, W, C], [number, side, side, C].
+    """Collects the first isolated objects of several images.
 
-    Where there are fewer, they repeat.
+    Args:
+        batches: batches of normalised images, [B, H, W, C] each.
+        side: of the squares around objects, in pixels; a sprite's size.
+        channels: C.
+        number: how many objects; if there are fewer, they repeat.
+
+    Returns:
+        The objects, [number, side, side, C].
+
+    Raises:
+        ValueError: if no object of the images is isolated.
     """
     found = [np.zeros((0, side, side, channels), np.float32)]
     for images in batches:
@@ -100,17 +117,26 @@ def collect(batches: Iterable[np.ndarray], side: int, channels: int, number: int
 def compose(
     objects: jax.Array, keys: chex.PRNGKey, canvas: tuple[int, int], max_objects: int
 ) -> ComposedScenes:
-    """A scene for each key [B], of at most `max_objects` of the objects [K, h, h, C].
+    """Composes a scene for each key.
 
-    An object's location is the pixel nearest to the centre of what is seen of it. Those of which
-    too little is seen are in the scene, but are not counted.
+    An object's location is the pixel nearest to the centre of its visible part. Objects of which
+    too little is visible are in the scene, but are not counted.
+
+    Args:
+        objects: isolated objects, [K, h, h, C].
+        keys: [B].
+        canvas: height and width of a scene.
+        max_objects: S, the most objects in a scene.
+
+    Returns:
+        B scenes.
     """
     objects = jnp.asarray(objects)
     return jax.vmap(lambda key: _compose(objects, key, canvas, max_objects))(keys)
 
 
 class _Chosen(NamedTuple):
-    """Objects that are to be placed."""
+    """Objects to be placed."""
 
     windows: jax.Array  # [S, h, h, C]
     extent: jax.Array  # [S]: the level above which a pixel is the object's
@@ -149,7 +175,7 @@ def _choose(objects, key, number) -> _Chosen:
     stretch = jnp.exp(STRETCH * jax.random.normal(stretch_key, (number,)))
     windows = windows * _log_uniform(light_key, BRIGHTNESS, (number, 1, 1, 1))
     brightest = windows.max(-1)
-    # A mean of levels that is weighted by them hardly sees the background.
+    # A mean of levels that is weighted by the levels themselves hardly depends on the background.
     level = jnp.square(brightest).sum((1, 2)) / jnp.maximum(brightest.sum((1, 2)), 1e-6)
     extent = EXTENT * level
     area = (brightest > extent[:, None, None]).sum((1, 2)) * jnp.square(scale)
@@ -158,7 +184,7 @@ def _choose(objects, key, number) -> _Chosen:
 
 
 def _place(radius, key, canvas) -> tuple[jax.Array, jax.Array]:
-    """Centres [S, 2], and which objects [S] have room: one after the other."""
+    """Centres [S, 2], and which objects [S] have room. They are placed one after the other."""
     number, tries = len(radius), 4
     keys = jax.random.split(key, 5)
     size = jnp.array(canvas, jnp.float32)
@@ -201,7 +227,7 @@ def _draw(chosen: _Chosen, centre, canvas) -> jax.Array:
 
 
 def _windows(levels, row, column, side) -> jax.Array:
-    """The squares [S, h, h, C] around pixels of levels [S, H, W, C]; black beyond."""
+    """The squares [S, h, h, C] around pixels of levels [S, H, W, C]; black outside the canvas."""
     half = side // 2
     padded = jnp.pad(levels, ((0, 0), (half, half), (half, half), (0, 0)))
     size = (side, side, levels.shape[-1])
@@ -218,11 +244,24 @@ def portrait_loss(
     canvas: tuple[int, int],
     max_objects: int,
 ) -> tuple[jax.Array, Metrics]:
-    """The negative ELBO of an object by itself, where q sees it among others; and its parts.
+    """Computes the negative ELBO of objects by themselves, with q inferred from whole scenes.
 
-    log p(object | sprite) - KL(q(z_app | z_loc, scene) || N(0, I)), for the objects of a scene for
-    each key [B]. Whatever q sees, this bounds log p(object), so the decoder learns whole objects,
-    and the appearance network learns to infer them beside others.
+    The ELBO
+
+        log p(object | sprite) - KL(q(z_app | z_loc, scene) || N(0, I))
+
+    is a lower bound on log p(object), whatever q is inferred from. So the decoder learns whole
+    objects, and the appearance network learns to infer them next to others.
+
+    Args:
+        module: a bound LAVAE.
+        objects: isolated objects, [K, h, h, C].
+        keys: a key for each scene, [B].
+        canvas: height and width of a scene.
+        max_objects: the most objects in a scene.
+
+    Returns:
+        The mean over the objects of all scenes, and its two parts as metrics.
     """
     scene_keys, noise_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     scenes = compose(objects, scene_keys, canvas, max_objects)
@@ -247,11 +286,11 @@ def portrait_loss(
     return neg_log_likelihood + kl, metrics
 
 
-# --- what else there is in an image -------------------------------------------
+# --- everything but objects ------------------------------------------------------
 
 
 def _photograph(image, key) -> jax.Array:
-    """[H, W, C] with decoys, blur, haze and noise; levels from 0 to 1."""
+    """Adds decoys, blur, haze and noise to an image [H, W, C]; levels from 0 to 1."""
     fibre_key, speck_key, blur_key, haze_key, noise_key = jax.random.split(key, 5)
     canvas = image.shape[:2]
     rows, columns = (jnp.arange(side, dtype=jnp.float32) for side in canvas)
@@ -263,13 +302,13 @@ def _photograph(image, key) -> jax.Array:
     blur = jax.random.uniform(blur_key, (), maxval=BLUR)
     image = _blurred(image, blur)
     haze = _texture(haze_key, image.shape, (6.0, 16.0), HAZE)
-    # Where there is light, there is more noise.
+    # Bright pixels have more noise.
     noise = _texture(noise_key, image.shape, (0.05, 1.2), NOISE) * (1 + jnp.sqrt(image))
     return jnp.clip(image + haze + noise, 0, 1)
 
 
 def _some(make, key, rows, columns) -> jax.Array:
-    """[H, W]: the maximum of up to `DECOYS` things; in half of the scenes there is none."""
+    """[H, W]: the maximum of up to `DECOYS` fibres or specks, of none in 4 out of 7 scenes."""
     number_key, key = jax.random.split(key)
     number = jax.random.randint(number_key, (), -DECOYS, DECOYS + 1)
     each = jax.vmap(lambda key: make(key, rows, columns))(jax.random.split(key, DECOYS))
@@ -301,7 +340,7 @@ def _speck(key, rows, columns) -> jax.Array:
 
 
 def _texture(key, shape, grain, most) -> jax.Array:
-    """Gaussian noise that is as smooth as `grain`, a range of pixels; mostly weak."""
+    """Smooth Gaussian noise, mostly weak; `grain` is the range of its width in pixels."""
     noise_key, grain_key, level_key = jax.random.split(key, 3)
     noise = _blurred(jax.random.normal(noise_key, shape), _log_uniform(grain_key, grain))
     level = most * jnp.square(jax.random.uniform(level_key))

@@ -1,13 +1,14 @@
-"""Scenes of the model itself, whose objects and locations are known, to train q on.
+"""Scenes composed by the model itself, with known objects and locations, to train q on.
 
-The ELBO on data tells little about scenes that the data do not show, such as crowds of objects
-that overlap. But the generative model can compose them: any number of objects, at locations
-from p(z_loc | n), each as it was found alone in a training image. What q should infer from such
-a scene is known exactly. To raise log q of the truth is to minimise the forward KL,
+The ELBO on data says little about scenes that are not in the data, such as many objects that
+overlap. But the generative model can compose them: any number of objects, at locations from
+p(z_loc | n), each with the appearance that it had alone in a training image. What q should infer
+from such a scene is known exactly. Maximising log q of the truth minimises the forward KL,
 
     E_{p(x, z)} [-log q(z | x)] = E_{p(x)} [KL(p(z | x) || q(z | x))] + constant,
 
-as in the sleep phase of wake-sleep (Hinton et al., 1995). `curricula` has the phases that use it.
+as in the sleep phase of wake-sleep (Hinton et al., 1995). The phases that use it are in
+`curricula`.
 """
 
 from collections.abc import Callable
@@ -31,15 +32,20 @@ from lavae_jax.training.trainee import Trainee
 def isolated(
     settings: LavaeSettings, x: jax.Array, pixel: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Objects of images x [B, H, W, C] that no other one touches.
+    """Finds the detected objects that stand alone.
+
+    A square shows an object, all of it and nothing else, if it is not empty, no other object is
+    within a sprite's size, and its surroundings are empty and on the canvas.
 
     Args:
-        pixel: [B, M], where objects are, of which the first `count` [B] hold.
+        settings: LAVAE's settings.
+        x: images, [B, H, W, C].
+        pixel: indices of the detected pixels, [B, M], of which the first `count` are valid.
+        count: the number of detected objects, [B].
 
     Returns:
-        The squares of a sprite's size around them, [B, M, h, h, C], and which of these show an
-        object, all of it and nothing else, [B, M]: it is brighter than nothing, no other object is
-        within a sprite's size, and its surroundings are empty and on the canvas.
+        The squares of a sprite's size around the pixels, [B, M, h, h, C], and which of them show an
+        isolated object, [B, M].
     """
     side = settings.sprite_size
     height, width = x.shape[1:3]
@@ -63,11 +69,20 @@ def isolated(
 def collect(
     module: Trainee, variables: Variables, images: TrainingImages, detect: Callable, number: int
 ) -> np.ndarray:
-    """The first isolated objects of the training images, [number, h, h, C].
+    """Collects the first isolated objects of the training images.
 
     Args:
-        detect: (module, x) -> pixels [B, M] and counts [B], where objects of images x are.
-        number: how many objects; where there are fewer, they repeat.
+        module: LAVAE and its settings.
+        variables: its parameters and batch statistics.
+        images: the training images.
+        detect: (module, x) -> the objects' pixels [B, M] and their number [B] in images x.
+        number: how many objects; if there are fewer, they repeat.
+
+    Returns:
+        The objects, [number, h, h, C].
+
+    Raises:
+        ValueError: if no object of the images is isolated.
     """
     side, channels = module.settings.sprite_size, module.settings.channels
     if images.is_sample:
@@ -96,16 +111,23 @@ def collect(
 
 
 class ComposedScenes(NamedTuple):
-    """B scenes of at most S objects each."""
+    """B scenes of at most S objects each.
 
-    image: jax.Array  # [B, H, W, C]
-    count: jax.Array  # [B]
-    pixel: jax.Array  # [B, S]: where objects are; the first `count` hold
-    windows: jax.Array  # [B, S, h, h, C]: what each of them looks like alone
+    Attributes:
+        image: [B, H, W, C].
+        count: the number of objects, [B].
+        pixel: indices of the objects' pixels, [B, S], of which the first `count` are valid.
+        windows: each object alone, centred in a square, [B, S, h, h, C].
+    """
+
+    image: jax.Array
+    count: jax.Array
+    pixel: jax.Array
+    windows: jax.Array
 
     @property
     def marked(self) -> jax.Array:
-        """[B, H, W] bool: the pixels where objects are."""
+        """Which pixels are locations of objects, bool [B, H, W]."""
         size, slots = self.pixel.shape
         height, width = self.image.shape[1:3]
         used = jnp.arange(slots) < self.count[:, None]
@@ -121,11 +143,20 @@ def compose(
     max_objects: int,
     augmented_share: float,
 ) -> ComposedScenes:
-    """A scene for each key [B], of objects [K, h, h, C].
+    """Composes a scene for each key.
 
-    The number of objects is uniform on 0..S = `max_objects`; their locations are from
-    p(z_loc | n). A share of the objects is rotated and mirrored. Where objects overlap, the last
-    one is in front; for binary images of one colour, that is their union.
+    The number of objects is uniform on 0..S, and their locations are from p(z_loc | n). Where
+    objects overlap, the last one is in front; for binary images of one colour, that is their union.
+
+    Args:
+        objects: isolated objects, [K, h, h, C].
+        keys: [B].
+        canvas: height and width of a scene.
+        max_objects: S.
+        augmented_share: the share of objects that are rotated and mirrored.
+
+    Returns:
+        B scenes.
     """
     objects = jnp.asarray(objects)
     return jax.vmap(lambda key: _compose(objects, key, canvas, max_objects, augmented_share))(keys)
@@ -145,7 +176,7 @@ def _compose(objects, key, canvas, max_objects, augmented_share) -> ComposedScen
 
 
 def _paint(windows: jax.Array, pixel: jax.Array, canvas: tuple[int, int]) -> jax.Array:
-    """[H, W, C]: windows [S, h, h, C] around pixels [S], one in front of the other."""
+    """[H, W, C]: windows [S, h, h, C] around pixels [S], later ones in front of earlier ones."""
     height, width = canvas
     side, channels = windows.shape[1], windows.shape[-1]
     image = jnp.zeros((height + side - 1, width + side - 1, channels))
@@ -171,9 +202,19 @@ def appearance_loss(
     max_neighbours: int,
     augmented_share: float,
 ) -> jax.Array:
-    """-log q(z_app | z_loc, x) of an object among others, the mean over keys [B].
+    """Computes -log q(z_app | z_loc, x) of objects that have neighbours.
 
-    The truth z_app is a sample of what q says of the object where it is alone.
+    The true z_app is a sample from q of the same object alone.
+
+    Args:
+        module: a bound LAVAE.
+        objects: isolated objects, [K, h, h, C].
+        keys: a key for each object of the loss, [B].
+        max_neighbours: the most neighbours of an object.
+        augmented_share: the share of objects that are rotated and mirrored.
+
+    Returns:
+        The mean over the keys.
     """
     window = 2 * module.lavae.appearance.radius + 1
     noise_keys, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -188,12 +229,12 @@ def appearance_loss(
 
 
 def _surround(objects, key, window, max_neighbours, augmented_share):
-    """A window [w, w, C] with an object in its middle, alone, and among others."""
+    """A window [w, w, C] with an object in its middle, without and with its neighbours."""
     side = objects.shape[1]
-    wide = window + 2 * (side // 2)  # so that others reach in from outside
+    wide = window + 2 * (side // 2)  # so that others can reach in from outside
     front_key, key = jax.random.split(key)
     scene = _compose(objects, key, (wide, wide), 1 + max_neighbours, augmented_share)
-    # The first object is in the middle. In a scene of none it is alone all the same.
+    # The first object is in the middle. In an empty scene, it is one without neighbours.
     windows = scene.windows.at[0].set(jnp.where(scene.count > 0, scene.windows[0], objects[0]))
     pixel = scene.pixel.at[0].set(wide * (wide // 2) + wide // 2)
     in_front = jax.random.bernoulli(front_key)
