@@ -4,6 +4,15 @@ from lavae_jax.recipes import common
 
 
 def get_config(recipe: str = common.BY_DEVICE):
+    """Makes the config.
+
+    Args:
+        recipe: a name from `common.baseline_recipes`; by default the one for this machine's
+            devices.
+
+    Returns:
+        The config.
+    """
     config = common.baseline("baseline_mnist10k", dataset="multi_mnist/10k", channels=1)
     recipes = common.baseline_recipes(kernel=17, num_steps=50_000)
     return common.make(config, recipe, **recipes)

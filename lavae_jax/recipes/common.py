@@ -1,7 +1,7 @@
-"""What the configs share: the paper's settings, and the recipes made from them.
+"""The paper's settings, which all configs share, and the recipes that change them.
 
-`lavae` and `baseline` are Appendix B to the letter, with the source of each number; where they
-name no source, the paper is silent and WORKSPACE.md has the reason. Recipes change them.
+`lavae` and `baseline` are Appendix B to the letter, with the source of each number. Where they name
+no source, the paper is silent, and docs/design-decisions.md has the reason.
 """
 
 import functools
@@ -14,20 +14,39 @@ from ml_collections.config_dict import placeholder
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
 BY_DEVICE = ""  # the recipe of a command that names none
-# The same on every device. `thin`, which is `paper` made small, counts every object but has not
+# The same on every device. `thin`, a small `paper`, counts every object but has not
 # reached the likelihood of `sleep` (docs/experiments.md, "At full resolution").
 CPU_RECIPE = ACCELERATOR_RECIPE = "sleep"
-WITHOUT_SLEEP = "cpu"  # the default of a config that has no such recipe, as baselines
+WITHOUT_SLEEP = "cpu"  # the default of configs without that recipe, such as the baselines
 
 
 def default_recipe(recipes: Collection[str]) -> str:
-    """Of a config's recipes, the one that suits the devices of this machine."""
+    """Chooses the recipe for the devices of this machine.
+
+    Args:
+        recipes: the names of a config's recipes.
+
+    Returns:
+        The name of a recipe.
+    """
     default = CPU_RECIPE if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
     return default if default in recipes else WITHOUT_SLEEP
 
 
 def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
-    """Appendix B, changed by one of the recipes."""
+    """Applies a recipe to the settings of Appendix B.
+
+    Args:
+        config: changed in place.
+        recipe: the name of the recipe; if empty, that of `default_recipe`.
+        **recipes: all recipes of the config, by name.
+
+    Returns:
+        The config.
+
+    Raises:
+        ValueError: if there is no such recipe.
+    """
     recipe = recipe or default_recipe(recipes)
     if recipe not in recipes:
         raise ValueError(f"there is no recipe {recipe!r}; expected one of {', '.join(recipes)}")
@@ -37,7 +56,11 @@ def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
 
 
 def as_described(config: ConfigDict) -> None:
-    """Appendix B, unchanged."""
+    """Leaves Appendix B unchanged; for accelerators.
+
+    Args:
+        config: unchanged.
+    """
 
 
 # --- the paper ---------------------------------------------------------------
@@ -72,7 +95,18 @@ def _base(name: str, dataset: str, kind: str) -> ConfigDict:
 def lavae(
     name: str, *, dataset: str, channels: int, sprite_size: int, location_learning_rate: float
 ) -> ConfigDict:
-    """LAVAE (App. B)."""
+    """Makes LAVAE's settings of Appendix B.
+
+    Args:
+        name: of the config.
+        dataset: its name, such as multi_mnist/1k.
+        channels: C.
+        sprite_size: h and w.
+        location_learning_rate: the initial learning rate of the location network.
+
+    Returns:
+        The config, without a recipe.
+    """
     config = _base(name, dataset, "lavae")
     config.model = {
         "channels": channels,
@@ -100,7 +134,7 @@ def lavae(
     config.auxiliary = {"width": 48, "latents": 8, "space_to_depth": 1}  # App. B: 11 x 11 x 8
     config.optimizer = {
         "learning_rate": 1e-3,  # App. B
-        "schedule": "constant",  # or cosine: half of one, to 0 at the end of the run
+        "schedule": "constant",  # or cosine: to 0 at the end of the run, along half a cosine
     }
     config.curriculum = {
         "phases": ("warmup", "elbo"),  # of 100k steps in all
@@ -108,7 +142,7 @@ def lavae(
             "steps": 60_000,  # App. B: 30k, and 30k of annealing
             "anneal_steps": 30_000,
             "auxiliary_weight": 1.0,
-            "force_one_end": 0.1,  # App. B: the probability of n = 1 after all that
+            "force_one_end": 0.1,  # App. B: the probability that n is forced to 1 in the end
         },
         "elbo": {"steps": 40_000},
         "temperature": {"start": 0.5, "end": 0.02, "steps": 100_000},  # App. B: τ
@@ -118,15 +152,24 @@ def lavae(
             "decay_steps": 100_000,  # ... in 100k steps
         },
     }
-    # Objects that a training step has room for: slots in an image, and so many for each image
-    # of a device's batch on average. Scenes have 1.5; objects beyond the budget are left out of the
+    # The object budget of a training step: slots of an image, and objects per image on average
+    # over a device's batch. Scenes have 1.5; objects beyond the budget are left out of the
     # step and reported as `overflow`.
     config.budget = {"slots": 10, "objects_per_image": 3.0}
     return config
 
 
 def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
-    """The fully convolutional β-VAE (App. B)."""
+    """Makes the settings of the baseline, a fully convolutional β-VAE (App. B).
+
+    Args:
+        name: of the config.
+        dataset: its name, such as multi_mnist/1k.
+        channels: C.
+
+    Returns:
+        The config, without a recipe.
+    """
     config = _base(name, dataset, "baseline")
     config.model = {
         "channels": channels,
@@ -148,7 +191,15 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
 
 
 def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
-    """By name, with settings of the recipe `mixture` and of `cpu`, which it begins with."""
+    """Lists LAVAE's recipes.
+
+    Args:
+        mixture: settings of the recipe `mixture`; see `lavae_mixture`.
+        **cpu: settings of the recipe `cpu`, with which others begin; see `lavae_cpu`.
+
+    Returns:
+        The recipes by name.
+    """
     return {
         "paper": lavae_paper,
         "described": as_described,
@@ -164,22 +215,28 @@ def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
 def lavae_paper(config: ConfigDict) -> None:
     """For accelerators: Appendix B with the changes that its training turned out to need.
 
-    WORKSPACE.md has the reason for each in its table of choices.
+    docs/design-decisions.md has the reason for each.
+
+    Args:
+        config: changed in place.
     """
     config.model.update(gamma=32.0, threshold=2.0, peak_radius=config.model.sprite_size // 3)
     config.model.exclusion_radius = _half_a_sprite(config)
-    # How it is computed, for the sake of memory traffic (docs/platforms.md).
+    # These reduce memory traffic (docs/platforms.md).
     config.model.update(activations="bfloat16", packed_pixels=2)
-    config.eval_every_steps = 1_000  # the first one tells whether a run is healthy
+    config.eval_every_steps = 1_000  # the first one shows whether a run is healthy
 
 
 def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
-    """The recipe `paper` for two CPU cores: smaller networks and batches, fewer steps.
+    """For two CPU cores: the recipe `paper` with smaller networks and batches, and fewer steps.
 
-    The appearance network runs on windows, which gives the same numbers as on the map at hard
-    locations in half of the time. The warm-up and the annealing take a tenth of the steps each,
-    where the paper's take three tenths. Learning rates are higher, and fall to 0 along half a
-    cosine.
+    The appearance network runs on windows, which at hard locations gives the same numbers as on the
+    map in half of the time. The warm-up and the annealing take a tenth of the steps each, instead
+    of the paper's three tenths. Learning rates are higher, and fall to 0 along half a cosine.
+
+    Args:
+        config: changed in place.
+        num_steps: steps of the whole run.
     """
     lavae_paper(config)
     config.model.update(activations="float32", packed_pixels=1)
@@ -198,9 +255,14 @@ def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
 def lavae_cpu(
     config: ConfigDict, *, decoder_width: int = 256, appearance_steps: int = 54_000
 ) -> None:
-    """For 2 cores: small networks; where objects are, then what they look like.
+    """For two CPU cores: small networks; first the location network is trained, then appearances.
 
     The learning rates of `peaks`, `appearance` and `mixture` fall to 0 along half a cosine.
+
+    Args:
+        config: changed in place.
+        decoder_width: units in each hidden layer of the decoder.
+        appearance_steps: steps of the phase `appearance`.
     """
     _small_networks(config, decoder_width)
     config.batch_size = 32
@@ -218,7 +280,7 @@ def lavae_cpu(
             "centrings": 2,  # moves of a peak to the centre of mass around it
             "augmented_share": 0.5,  # of the images, which are rotated and mirrored
             "positive_weight": 20.0,  # of a pixel that is marked
-            "localisation_weight": 4.0,  # of telling it from the 8 around it
+            "localisation_weight": 4.0,  # of telling it from its 8 neighbours
         },
         "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
     }
@@ -227,9 +289,14 @@ def lavae_cpu(
 def lavae_sleep(
     config: ConfigDict, *, steps: int = 4_500, steps_again: int = 0, **cpu: int
 ) -> None:
-    """The recipe `cpu` for objects that touch: the networks of q learn composed scenes, too.
+    """For two CPU cores and objects that touch: `cpu`, whose q also learns from composed scenes.
 
-    Objects of the training images may overlap if there is a phase `sleep_again` of some steps.
+    Args:
+        config: changed in place.
+        steps: of the phase `sleep`.
+        steps_again: of the phase `sleep_again`, for training images whose objects overlap; 0 for no
+            such phase.
+        **cpu: settings of the recipe `cpu`.
     """
     lavae_cpu(config, **cpu)
     config.model.location.update(width=32, blocks=4, head_width=32)
@@ -259,15 +326,18 @@ def lavae_sleep(
 
 
 def lavae_grey(config: ConfigDict) -> None:
-    """For 2 cores and grey images, whose objects may touch: networks that learn pasted scenes.
+    """For two CPU cores and grey images whose objects may touch: q learns from pasted scenes.
 
     Images are zoomed until the usual object has a diameter of 12 pixels (see `normalisation`), so
-    that no size depends on them.
+    no setting depends on the size of objects.
+
+    Args:
+        config: changed in place.
     """
     config.model.sprite_size = 31
     _small_networks(config, decoder_width=256)
     config.batch_size = 16
-    config.dataset.update(levels="grey", diameter="auto")  # or that of the usual object, in pixels
+    config.dataset.update(levels="grey", diameter="auto")  # or the usual object's, in pixels
     config.model.update(max_objects=24, latent_size=24, support="peaks", likelihood="gaussian")
     config.model.update(peak_radius=2, min_object_probability=0.5, pixel_deviation=0.1)
     del config.optimizer, config.curriculum
@@ -277,7 +347,7 @@ def lavae_grey(config: ConfigDict) -> None:
             "steps": 3_000,
             "learning_rate": 6e-3,
             "positive_weight": 20.0,  # of a pixel that is marked
-            "localisation_weight": 4.0,  # of telling it from the 8 around it
+            "localisation_weight": 4.0,  # of telling it from its 8 neighbours
             "max_objects": 21,  # of a scene
             "objects": 4_096,
         },
@@ -293,16 +363,29 @@ def lavae_mixture(
     learning_rate: float = 3e-3,
     **cpu: int,
 ) -> None:
-    """The cpu recipe, and then a prior of appearances that is learnt."""
+    """For two CPU cores: the recipe `cpu`, after which a mixture p(z_app) is learnt.
+
+    Args:
+        config: changed in place.
+        components: K, the number of components.
+        steps: of the phase `mixture`.
+        learning_rate: of the phase `mixture`.
+        **cpu: settings of the recipe `cpu`.
+    """
     lavae_cpu(config, **cpu)
     config.model.prior = {"kind": "mixture", "components": components}
     config.curriculum.phases += ("mixture",)
     config.curriculum.mixture = {"steps": steps, "learning_rate": learning_rate}
-    config.start_from = ""  # a model of the recipe cpu, instead of the phases before
+    config.start_from = ""  # a trained model of the recipe cpu, instead of the phases before
 
 
 def lavae_stem(config: ConfigDict, *, num_steps: int = 20_000) -> None:
-    """For 2 cores, as described: only sizes, rates and lengths differ from the paper's."""
+    """For two CPU cores: Appendix B with other sizes, learning rates and numbers of steps only.
+
+    Args:
+        config: changed in place.
+        num_steps: steps of the whole run.
+    """
     _small_networks(config, decoder_width=256)
     config.batch_size = 32
     config.model.peak_radius = _half_a_sprite(config)
@@ -313,9 +396,16 @@ def lavae_stem(config: ConfigDict, *, num_steps: int = 20_000) -> None:
 
 
 def lavae_joint(config: ConfigDict) -> None:
-    """For 2 cores, the paper's way: everything at once. With what a stem of 4 makes necessary:
-    logits that prefer no place in its cells, a γ that makes them sharp all the same, and draws
-    that keep apart, since smooth logits have an object's pixels in second place, too."""
+    """For two CPU cores: the paper's training of all parts at once.
+
+    The networks start with a stem that reduces the resolution by 4, which needs three changes:
+    blurred logits, which prefer no position within a cell of the stem; a larger γ, which makes the
+    blurred logits sharp again; and draws that exclude the pixels around earlier draws, since the
+    next-largest of smooth logits belong to the same object.
+
+    Args:
+        config: changed in place.
+    """
     lavae_stem(config)
     config.model.location.blur_logits = True
     config.model.update(gamma=32.0, threshold=2.0, peak_radius=3)
@@ -324,7 +414,11 @@ def lavae_joint(config: ConfigDict) -> None:
 
 
 def lavae_tiny(config: ConfigDict) -> None:
-    """For tests: the paper's way in 60 steps."""
+    """For tests: the paper's training in 60 steps.
+
+    Args:
+        config: changed in place.
+    """
     _small_networks(config, decoder_width=32)
     _few_steps(config)
     config.model.location.update(width=8, head_width=8)
@@ -337,7 +431,14 @@ def lavae_tiny(config: ConfigDict) -> None:
 
 
 def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
-    """By name, with settings of the recipe `cpu`."""
+    """Lists the baseline's recipes.
+
+    Args:
+        **cpu: settings of the recipe `cpu`; see `baseline_cpu`.
+
+    Returns:
+        The recipes by name.
+    """
     return {
         "paper": as_described,
         "cpu": functools.partial(baseline_cpu, **cpu),
@@ -347,8 +448,14 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
 
 
 def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
-    """For 2 cores: networks that need not learn an object at each place of a cell."""
-    # kernel: the side of what a latent sees and draws, that of LAVAE's sprites
+    """For two CPU cores: networks that need not learn an object separately at each position in a
+    cell.
+
+    Args:
+        config: changed in place.
+        kernel: side of the window that a latent sees and draws, that of LAVAE's sprites.
+        num_steps: steps of the whole run.
+    """
     config.model.update(architecture="glimpse", width=256, kernel=kernel)
     del config.model.space_to_depth
     config.batch_size = 16
@@ -359,7 +466,11 @@ def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
 
 
 def baseline_plain(config: ConfigDict) -> None:
-    """For 2 cores: the paper's layers, all at the resolution of the latents."""
+    """For two CPU cores: the paper's layers, all at the resolution of the latents.
+
+    Args:
+        config: changed in place.
+    """
     config.model.update(space_to_depth=8)
     config.batch_size = 16
     config.optimizer.update(learning_rate=1e-2, schedule="cosine")
@@ -367,7 +478,12 @@ def baseline_plain(config: ConfigDict) -> None:
 
 
 def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
-    """For tests."""
+    """For tests: the recipe `cpu` in 60 steps.
+
+    Args:
+        config: changed in place.
+        **cpu: settings of the recipe `cpu`.
+    """
     baseline_cpu(config, **cpu)
     _few_steps(config)
     config.model.width = 8
@@ -375,7 +491,11 @@ def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
 
 
 def follow_sprite_size(config: ConfigDict) -> None:
-    """What depends on the size of objects, by one rule; it follows when that is changed."""
+    """Ties settings to the size and number of objects, so that they follow when these are changed.
+
+    Args:
+        config: changed in place.
+    """
     sprite, objects = config.model.get_ref("sprite_size"), config.model.get_ref("max_objects")
     # The recipe's rule for its radius, if it has one.
     for rule in (_near, lambda size: size // 3, lambda size: size // 2):
@@ -408,20 +528,21 @@ def _small_networks(config: ConfigDict, decoder_width: int) -> None:
 
 
 def _joint_steps(config: ConfigDict, num_steps: int, *, warmup: int, anneal: int) -> None:
-    """How many steps a run has; the learning rate of the location network falls during all."""
+    """Sets the steps of the phases, during all of which the location network's learning rate falls.
+    """
     config.curriculum.warmup.update(steps=warmup + anneal, anneal_steps=anneal)
     config.curriculum.elbo.steps = num_steps - warmup - anneal
     config.curriculum.location.decay_steps = num_steps
 
 
 def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> None:
-    """How many steps the phases have, and after how many β reaches its end."""
+    """Sets the steps of the phases, and after how many β reaches its end."""
     for part, steps in (("crops", crops), ("elbo", elbo), ("beta", beta)):
         config.curriculum[part].steps = steps
 
 
 def _near(sprite_size: int) -> int:
-    """In pixels; objects whose locations are nearer than that may be taken for one."""
+    """In pixels; objects at a smaller distance may be taken for one."""
     return 1 + sprite_size // 12
 
 

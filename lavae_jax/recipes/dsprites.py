@@ -4,6 +4,14 @@ from lavae_jax.recipes import common
 
 
 def get_config(recipe: str = common.BY_DEVICE):
+    """Makes the config.
+
+    Args:
+        recipe: a name from `common.lavae_recipes`; by default the one for this machine's devices.
+
+    Returns:
+        The config.
+    """
     config = common.lavae(
         "dsprites",
         dataset="multi_dsprites",

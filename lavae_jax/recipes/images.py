@@ -1,4 +1,4 @@
-"""LAVAE on images of your own. See configs/images.py."""
+"""LAVAE on custom images. See configs/images.py."""
 
 import functools
 
@@ -6,6 +6,14 @@ from lavae_jax.recipes import common
 
 
 def get_config(recipe: str = "cpu"):
+    """Makes the config.
+
+    Args:
+        recipe: a name from `common.lavae_recipes`, or grey.
+
+    Returns:
+        The config. Changing `sprite_size` or `max_objects` in it also changes what depends on them.
+    """
     config = common.lavae(
         "images", dataset="images", channels=1, sprite_size=17, location_learning_rate=1e-4
     )
@@ -14,8 +22,8 @@ def get_config(recipe: str = "cpu"):
         "path": "",  # a folder, an .npy or .npz file, or tfds:name/config
         "member": "",  # the array of an .npz, or the split of a TFDS data set
         "data_dir": "",  # where TFDS finds it
-        "images": "",  # how many there are, and a fingerprint; filled in when a run starts
-        "canvas": 64,  # what is cut out of larger images at each step, in pixels
+        "images": "",  # their number and a fingerprint, which are filled in when a run starts
+        "canvas": 64,  # side of the crops that are cut out of larger images at each step, in pixels
         "invert": False,  # objects are dark on a bright background
         "threshold": "otsu",  # or a number from 0 to 1, or stochastic
         "unreadable": "refuse",  # or skip: files that cannot be read
