@@ -448,8 +448,7 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
 
 
 def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
-    """For two CPU cores: networks that need not learn an object separately at each position in a
-    cell.
+    """For two CPU cores: networks that need not learn an object anew at each position in a cell.
 
     Args:
         config: changed in place.
@@ -528,8 +527,7 @@ def _small_networks(config: ConfigDict, decoder_width: int) -> None:
 
 
 def _joint_steps(config: ConfigDict, num_steps: int, *, warmup: int, anneal: int) -> None:
-    """Sets the steps of the phases, during all of which the location network's learning rate falls.
-    """
+    """Sets the steps of the phases; the location network's learning rate falls until the end."""
     config.curriculum.warmup.update(steps=warmup + anneal, anneal_steps=anneal)
     config.curriculum.elbo.steps = num_steps - warmup - anneal
     config.curriculum.location.decay_steps = num_steps
