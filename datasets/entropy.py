@@ -1,4 +1,4 @@
-"""The entropy of a data set of scenes, by counting its layouts."""
+"""The entropy of a data set of scenes, computed by counting layouts."""
 
 import itertools
 import math
@@ -7,10 +7,18 @@ import numpy as np
 
 
 def count_layouts(n: int, box: int, canvas: int) -> int:
-    """Ordered layouts of n boxes on the canvas without overlap, by inclusion-exclusion.
+    """Counts the ordered layouts of boxes on a canvas without overlap, by inclusion-exclusion.
 
-    Over the sets of pairs that overlap: boxes overlap if their rows do and their columns
-    do, so each set's number of layouts is the square of that in one dimension.
+    The sum is over the sets of pairs that overlap. Two boxes overlap if their rows do and their
+    columns do, so each set's number of layouts is the square of that in one dimension.
+
+    Args:
+        n: the number of boxes.
+        box: height and width of a box.
+        canvas: height and width of the canvas.
+
+    Returns:
+        The exact number of layouts.
     """
     span = canvas - box + 1
     near = np.abs(np.subtract.outer(np.arange(span), np.arange(span))) < box
@@ -32,11 +40,18 @@ def _count_one_dimension(n: int, edges: list[tuple[int, int]], near: np.ndarray)
 
 
 def entropy(sprites: np.ndarray, counts: range, canvas: int) -> float | None:
-    """The entropy of a data set, in nats: no model's mean -log p(x) can be below it.
+    """Computes the entropy of a data set: no model's mean -log p(x) can be below it.
 
-    A scene is a count, a layout and a sprite in each box; the order of the boxes does not
-    show. Sprites that look the same count as one. None for more than 4 objects, where
-    counting layouts takes too long.
+    A scene is a count, a layout and a sprite in each box; the order of the boxes is not visible.
+    Identical sprites count as one.
+
+    Args:
+        sprites: [K, box, box, C].
+        counts: the numbers of objects, all with the same probability.
+        canvas: height and width of a scene.
+
+    Returns:
+        The entropy in nats; None for more than 4 objects, where counting layouts takes too long.
     """
     if max(counts) > 4:
         return None

@@ -1,11 +1,10 @@
 """Scenes of objects on a black canvas: what the data sets share.
 
-A data set is a *bank* of K sprites. A scene is a count, a layout of that many
-boxes, and for each box the index of a sprite. Boxes do not overlap, unless the data set
-says so; then later objects cover earlier ones. Every draw is an integer, taken
-from a counter-based stream that is keyed by (data set, seed, split, chunk), so a
-scene's bytes depend on nothing else: not on the machine, the version of numpy, or
-who generates which chunk.
+A data set is a *bank* of K sprites. A scene is a count, a layout of that many boxes, and for each
+box the index of a sprite. By default, boxes do not overlap; in data sets where they may, later
+objects cover earlier ones. Every random number is an integer from a counter-based stream that is
+keyed by (data set, seed, split, chunk). So a scene's bytes depend on nothing else: not on the
+machine, the version of numpy, or the process that generates a chunk.
 """
 
 import dataclasses
@@ -21,21 +20,21 @@ import tqdm
 
 from datasets import entropy
 
-CHUNK = 1_000  # scenes that share one random stream
+CHUNK = 1_000  # scenes that share a random stream
 
 
 class Bank(NamedTuple):
-    """The K sprites that a data set draws from, and what is known of each."""
+    """The K sprites that a data set draws from, and their attributes."""
 
     sprites: np.ndarray  # [K, box, box, C] uint8, 0 or 1 (grey scenes: 0 to 255)
     attributes: dict[str, np.ndarray]  # each [K] int32
 
 
 class Examples(NamedTuple):
-    """N scenes of at most S objects and their ground truth; absent objects are -1 everywhere."""
+    """N scenes of at most S objects, with ground truth. Absent objects are -1 everywhere."""
 
     image: np.ndarray  # [N, H, W, C] uint8, 0 or 255 (grey scenes: 0 to 255)
-    mask: np.ndarray  # [N, H, W] uint8: 0 background, k for the last object k = 1..S there
+    mask: np.ndarray  # [N, H, W] uint8: 0 background, otherwise the last object 1..S at the pixel
     count: np.ndarray  # [N] int32
     locations: np.ndarray  # [N, S, 2] int32: row and column of each box's centre
     objects: np.ndarray  # [N, S] int32: index into the bank
@@ -47,16 +46,31 @@ class Examples(NamedTuple):
 
 
 def stream(*key) -> np.random.Philox:
-    """A random stream of its own for every `key` (any printable values)."""
+    """Makes the random stream of a key.
+
+    Args:
+        *key: printable values; every key has a stream of its own.
+
+    Returns:
+        The bit generator.
+    """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
     return np.random.Philox(key=int.from_bytes(digest, "little"))
 
 
 def integers(bits: np.random.Philox, bound: int, shape) -> np.ndarray:
-    """Uniform integers in [0, bound), from the generator's raw output.
+    """Draws uniform integers from a generator's raw output.
 
-    numpy promises that raw output never changes; it does not promise that of
-    `Generator.integers`. The bias is at most bound / 2**32.
+    numpy promises that raw output never changes, but not that `Generator.integers` does not. The
+    bias is at most bound / 2**32.
+
+    Args:
+        bits: the random stream.
+        bound: the integers are in [0, bound).
+        shape: of the result.
+
+    Returns:
+        The integers, int64.
     """
     raw = bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
     return ((raw * np.uint64(bound)) >> np.uint64(32)).astype(np.int64).reshape(shape)
@@ -64,14 +78,23 @@ def integers(bits: np.random.Philox, bound: int, shape) -> np.ndarray:
 
 # --- layouts -----------------------------------------------------------------
 
-# Rejection is exact, and cheap while at least this share of its tries succeeds.
+# Rejection is exact, and cheap if at least this share of the tries succeeds.
 _MIN_ACCEPTANCE = 0.05
-# Length of the Markov chain for crowded layouts; see `_place_by_chain`.
+# Length of the Markov chain for dense layouts; see `_place_by_chain`.
 _SWEEPS = 500
 
 
 def capacity(box: int, canvas: int, apart: int | None = None) -> int:
-    """The largest number of boxes that fit on the canvas; see `place`."""
+    """Computes the largest number of boxes that fit on a canvas.
+
+    Args:
+        box: height and width of a box.
+        canvas: height and width of the canvas.
+        apart: the least distance of two boxes' corners; see `place`.
+
+    Returns:
+        The number of boxes; sys.maxsize if they are independent.
+    """
     apart = box if apart is None else apart
     if box > canvas:
         return 0
@@ -86,24 +109,26 @@ def place(
     canvas: int,
     apart: int | None = None,
 ) -> np.ndarray:
-    """Uniform layouts of `count` boxes inside the canvas.
+    """Draws uniform layouts of boxes inside a canvas.
 
-    Every ordered layout is equally likely: exactly where drawing all boxes at once and
-    rejecting those that are too close is affordable, otherwise in the limit of a Markov chain
-    that is run far beyond the point where its statistics stop changing.
+    Every ordered layout is equally likely. This is exact where rejection is affordable, which draws
+    all boxes at once and rejects layouts with boxes too close. Otherwise it holds in the limit of a
+    Markov chain, which is run far beyond the point where its statistics stop changing.
 
     Args:
         bits: the random stream.
-        num_scenes: the number of layouts.
-        count: boxes in each.
+        num_scenes: N, the number of layouts.
+        count: n, the number of boxes in each.
         box: height and width of a box.
         canvas: height and width of the canvas.
-        apart: the least distance of two boxes' corners, in rows or in columns, whichever is
-            larger. By default it is the box's size: no two boxes overlap. With 0, boxes are
-            independent.
+        apart: the least distance of two boxes' corners, in rows or in columns, whichever is larger.
+            By default it is the box's size: no two boxes overlap. With 0, boxes are independent.
 
     Returns:
-        The boxes' top left corners, [num_scenes, count, 2].
+        The boxes' top left corners, [N, n, 2].
+
+    Raises:
+        ValueError: if so many boxes do not fit.
     """
     apart = box if apart is None else apart
     if apart == 0:
@@ -125,7 +150,16 @@ def place(
 
 
 def too_close(corner: np.ndarray, others: np.ndarray, apart: int) -> np.ndarray:
-    """Whether `corner` [N, 2] is less than `apart` away from each of `others` [N, n, 2]: [N, n]."""
+    """Finds which boxes are too close to another one.
+
+    Args:
+        corner: [N, 2].
+        others: [N, n, 2].
+        apart: the least distance of two corners, in rows or in columns, whichever is larger.
+
+    Returns:
+        Whether `corner` is less than `apart` away from each of `others`, [N, n].
+    """
     return (np.abs(corner[:, None] - others) < apart).all(-1)
 
 
@@ -142,11 +176,11 @@ def _place_by_rejection(bits, num_scenes, count, box, canvas, apart=None):
 
 
 def _place_by_chain(bits, num_scenes, count, box, canvas, sweeps=_SWEEPS, apart=None):
-    """Metropolis: propose a new place for one box, keep it if it is free.
+    """Metropolis: propose a new position for one box, accept it if it is free.
 
-    Proposals are symmetric (anywhere on the canvas, or a shift of up to a third
-    of a box), so the uniform distribution over layouts is stationary. A chain
-    starts on cells of a grid; each scene has its own.
+    Proposals are symmetric (anywhere on the canvas, or a shift of up to a third of a box), so the
+    uniform distribution over layouts is stationary. Each scene has its own chain, which starts on
+    the cells of a grid.
     """
     apart = box if apart is None else apart
     span = canvas - box + 1
@@ -184,8 +218,20 @@ def compose(
     """Draws scenes whose number of objects is uniform on counts[0]..counts[1].
 
     Where objects overlap, a pixel belongs to the last one. With `occlude`, earlier objects are
-    hidden there; without, nobody can tell the objects' order, and all of them are.
-    For `apart`, see `place`.
+    hidden there. Without, the objects' order is not visible, and all of them count as hidden there.
+
+    Args:
+        bits: the random stream.
+        bank: the sprites.
+        num_scenes: N, the number of scenes.
+        counts: the fewest and the most objects in a scene.
+        canvas: height and width of a scene.
+        max_objects: S, the number of slots for objects.
+        apart: the least distance of two boxes' corners; see `place`.
+        occlude: whether later objects hide earlier ones.
+
+    Returns:
+        The scenes.
     """
     _, box, _, channels = bank.sprites.shape
     count, corners = layouts(bits, num_scenes, counts, box, canvas, max_objects, apart)
@@ -219,7 +265,21 @@ def compose(
 
 
 def layouts(bits, num_scenes, counts, box, canvas, max_objects, apart=None):
-    """Numbers of objects [N] and corners of boxes [N, S, 2]; see `compose`."""
+    """Draws numbers of objects and layouts.
+
+    Args:
+        bits: the random stream.
+        num_scenes: N, the number of scenes.
+        counts: the fewest and the most objects in a scene.
+        box: height and width of a box.
+        canvas: height and width of a scene.
+        max_objects: S, the number of slots for objects.
+        apart: the least distance of two boxes' corners; see `place`.
+
+    Returns:
+        The numbers of objects, [N], and the top left corners of their boxes, [N, S, 2], -1 where
+        absent.
+    """
     low, high = counts
     count = low + integers(bits, high - low + 1, num_scenes)
     corners = np.full((num_scenes, max_objects, 2), -1, np.int64)
@@ -230,7 +290,16 @@ def layouts(bits, num_scenes, counts, box, canvas, max_objects, apart=None):
 
 
 def boxes(scenes: np.ndarray, corner: np.ndarray, box: int) -> tuple[np.ndarray, ...]:
-    """The index of one box [N, box, box] in each of some scenes [N], by its corner [N, 2]."""
+    """Makes an index of the pixels of a box in each of several scenes.
+
+    Args:
+        scenes: indices of the scenes, [N].
+        corner: top left corners of the boxes, [N, 2].
+        box: height and width of a box.
+
+    Returns:
+        The index of the pixels, [N, box, box], into arrays of scenes [..., H, W].
+    """
     row, column = corner.T
     offset = np.arange(box)
     return (
@@ -241,7 +310,14 @@ def boxes(scenes: np.ndarray, corner: np.ndarray, box: int) -> tuple[np.ndarray,
 
 
 def centres_of_mass(weights: np.ndarray) -> np.ndarray:
-    """Row and column of the centre of mass of whole numbers [K, H, W]: [K, 2]."""
+    """Computes centres of mass.
+
+    Args:
+        weights: whole numbers, [K, H, W].
+
+    Returns:
+        Rows and columns, [K, 2].
+    """
     by_row, by_column = weights.sum(2, dtype=np.int64), weights.sum(1, dtype=np.int64)
     row, column = (sums @ np.arange(sums.shape[1]) for sums in (by_row, by_column))
     return np.stack([row, column], 1) / by_row.sum(1)[:, None]
@@ -257,9 +333,9 @@ class SceneConfig(tfds.core.BuilderConfig):
     Attributes:
         canvas: height and width of a scene, in pixels.
         patch: height and width of an object's box.
-        apart: the least distance of two boxes' corners, in rows or in columns, whichever is
-            larger; None is the box's size, so that boxes do not overlap, and 0 is any distance.
-            Where it is given, examples have `centres` and `hidden`.
+        apart: the least distance of two boxes' corners, in rows or in columns, whichever is larger.
+            None is the box's size, so that boxes do not overlap; 0 is any distance. Unless it is
+            None, examples have `centres` and `hidden`.
         min_count, max_count: objects in a scene of `train` and `test`.
         crowd: objects in every scene of the third split, `test_<crowd>`.
         num_train, num_test, num_crowd: scenes in each split.
@@ -281,9 +357,15 @@ class SceneConfig(tfds.core.BuilderConfig):
 
     @property
     def max_objects(self) -> int:
+        """S, the number of slots for objects in an example."""
         return max(self.max_count, self.crowd)
 
     def validate(self) -> None:
+        """Checks the fields.
+
+        Raises:
+            ValueError: if a value is out of range, or so many objects do not fit on the canvas.
+        """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least = field.name in ("canvas", "patch", "num_train", "num_test", "num_crowd")
@@ -303,15 +385,22 @@ class SceneConfig(tfds.core.BuilderConfig):
 
 
 class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A TFDS builder for scenes; a data set says which sprites it draws from."""
+    """A TFDS builder for scenes. A subclass has the sprites of a data set."""
 
     VERSION = tfds.core.Version("1.0.0")
     CHANNELS: int
-    ATTRIBUTES: tuple[str, ...]  # one integer per object each, beside its location
+    ATTRIBUTES: tuple[str, ...]  # each an integer per object, in addition to its location
     OCCLUDE: bool  # whether later objects hide earlier ones where they overlap
 
     def make_bank(self, dl_manager: tfds.download.DownloadManager | None = None) -> Bank:
-        """The sprites; without a download manager, nothing is downloaded."""
+        """Makes the sprites.
+
+        Args:
+            dl_manager: downloads what is needed; without it, nothing is downloaded.
+
+        Returns:
+            The sprites and their attributes.
+        """
         raise NotImplementedError
 
     @functools.cached_property
@@ -326,9 +415,14 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return {"train": few, "test": few, f"test_{config.crowd}": crowd}
 
     def entropy(self, split: str) -> float | None:
-        """The entropy of a split's scenes in nats.
+        """Computes the entropy of a split's scenes.
 
-        None where it is not known: for more than 4 objects, or objects that may overlap.
+        Args:
+            split: its name.
+
+        Returns:
+            The entropy in nats; None where it is not known: for more than 4 objects, or objects
+            that may overlap.
         """
         if self.builder_config.apart is not None:
             return None
@@ -337,9 +431,15 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return entropy.entropy(sprites, range(fewest, most + 1), self.builder_config.canvas)
 
     def draw(self, num_scenes: int, seed: int, counts: tuple[int, int] | None = None) -> Examples:
-        """Scenes that are in no split, at once and without building the data set.
+        """Draws scenes that are in no split, without building the data set.
 
-        `counts` are the fewest and the most objects, as in `train` if not given.
+        Args:
+            num_scenes: the number of scenes.
+            seed: every seed gives other scenes.
+            counts: the fewest and the most objects; by default as in `train`.
+
+        Returns:
+            The scenes.
         """
         config = self.builder_config
         counts = counts or self.split_counts["train"]
@@ -404,15 +504,15 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                 bar.update(len(examples.count))
 
     def _log_download_bytes(self) -> None:
-        """TFDS would print that it downloads; these data are generated."""
+        """Replaces TFDS's message that it downloads, since these data are generated."""
         print(f"generating {self.info.full_name} in {self.data_dir_root}", file=sys.stderr)
 
     def _log_download_done(self) -> None:
-        """TFDS would print that it has downloaded; the progress bars say enough."""
+        """Omits TFDS's message that it has downloaded, since the progress bars say enough."""
 
 
 def _one_by_one(examples: Examples, bank: Bank, features: tuple[str, ...]) -> Iterator[dict]:
-    """Each example as TFDS takes it, with the attributes of its objects."""
+    """Each example in the form that TFDS expects, with the attributes of its objects."""
     present = examples.objects >= 0
     attributes = {
         name: np.where(present, values[examples.objects], -1).astype(np.int32)

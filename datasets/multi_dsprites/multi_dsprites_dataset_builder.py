@@ -8,7 +8,11 @@ from datasets.multi_dsprites import shapes
 
 @dataclasses.dataclass(kw_only=True)
 class MultiDspritesConfig(scenes.SceneConfig):
-    """Attributes: factors: which shapes there are, one of `shapes.BANKS`."""
+    """A multi-dSprites data set; see `scenes.SceneConfig` for the other fields.
+
+    Attributes:
+        factors: which shapes it has, a key of `shapes.BANKS`.
+    """
 
     patch: int = 19
     factors: str = "grid"
@@ -35,5 +39,13 @@ class Builder(scenes.SceneBuilder):
     OCCLUDE = True
 
     def make_bank(self, dl_manager=None):
+        """Makes the sprites.
+
+        Args:
+            dl_manager: ignored, since the shapes are drawn.
+
+        Returns:
+            The sprites and their attributes.
+        """
         del dl_manager
         return shapes.BANKS[self.builder_config.factors](self.builder_config.patch)

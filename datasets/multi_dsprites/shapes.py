@@ -1,10 +1,10 @@
 """The sprites of multi-dSprites: three shapes, six scales, 40 angles, 7 colours.
 
-Every shape is inscribed in the circle that touches its box, so it stays inside
-at every angle, and is centred on its centre of mass.
+Every shape is inscribed in the circle that touches its box, so it stays inside at every angle, and
+is centred on its centre of mass.
 
-`between` has shapes that fit none of these: centred between pixels, at any scale and
-angle, and with another ellipse. A model that was trained on the former is tested on them.
+The bank `between` has shapes that are not among these: centred between pixels, at any scale and
+angle, and with another ellipse. It tests how models that were trained on the former generalise.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ SCALES = np.linspace(0.6, 1.0, 6)
 ANGLES = np.linspace(0, 2 * np.pi, 40, endpoint=False)
 COLORS = np.array([[c >> 2 & 1, c >> 1 & 1, c & 1] for c in range(1, 8)], np.uint8)  # RGB
 
-# A pixel on an edge belongs to the shape, whichever way its coordinates round.
+# A pixel on an edge belongs to the shape, however its coordinates are rounded.
 _EDGE = 1e-9
 
 
@@ -28,10 +28,18 @@ def draw(
     centre: tuple[float, float] = (0, 0),
     ellipse: float = 2,
 ) -> np.ndarray:
-    """The pixels of a [box, box] grid whose centres lie in the shape, as 0 or 1.
+    """Draws a shape: the pixels whose centres lie in it.
 
-    `radius` is that of the circumscribed circle; `angle` turns anticlockwise; `centre` lies
-    that many rows and columns off the box's centre; `ellipse` is the ratio of its axes.
+    Args:
+        shape: a name from `SHAPES`.
+        radius: of the circumscribed circle, in pixels.
+        angle: in radians, anticlockwise.
+        box: height and width of the image.
+        centre: offset of the shape's centre from that of the box, in rows and columns.
+        ellipse: the ratio of an ellipse's axes.
+
+    Returns:
+        The pixels, 0 or 1, [box, box].
     """
     axis = np.arange(box) - (box - 1) / 2
     y, x = centre[0] - axis[:, None], axis[None, :] - centre[1]
@@ -49,7 +57,14 @@ def draw(
 
 
 def make_bank(box: int) -> Bank:
-    """Every combination of the factors, [5040, box, box, 3]."""
+    """Draws every combination of the factors.
+
+    Args:
+        box: height and width of a sprite.
+
+    Returns:
+        The sprites, [5040, box, box, 3], and their attributes.
+    """
     index = np.indices((len(SHAPES), len(SCALES), len(ANGLES), len(COLORS)))
     shape, scale, angle, color = index.reshape(4, -1).astype(np.int32)
     outlines = np.array(
@@ -60,7 +75,14 @@ def make_bank(box: int) -> Bank:
 
 
 def make_bank_between(box: int) -> Bank:
-    """Shapes at any scale from 0.5 to 1, angle and centre, [5040, box, box, 3]; ellipses 3:2."""
+    """Draws shapes at random angles, centres and scales from 0.5 to 1, with ellipses of 3:2.
+
+    Args:
+        box: height and width of a sprite.
+
+    Returns:
+        The sprites, [5040, box, box, 3], and their attributes.
+    """
     size = 5_040
     bits = stream("multi_dsprites", "between")
     shape, color = (integers(bits, k, size) for k in (len(SHAPES), len(COLORS)))

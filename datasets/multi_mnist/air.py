@@ -1,8 +1,8 @@
-"""The scenes of Attend, Infer, Repeat (Eslami et al., 2016), as their public version draws them.
+"""The scenes of Attend, Infer, Repeat (Eslami et al., 2016), drawn as by their public version.
 
-Each digit is scaled down to int(28 / s) pixels, s ~ N(1.3, 0.1^2), by Pillow's bicubic
-filter, and put at a uniform location. The levels of digits add up, and all digits of a
-scene are drawn again while the sum at any pixel is above 255.
+Each digit is scaled down to int(28 / s) pixels, s ~ N(1.3, 0.1^2), by Pillow's bicubic filter, and
+placed at a uniform location. The levels of digits add up. All digits of a scene are drawn again
+while the sum at any pixel is above 255.
 """
 
 import math
@@ -15,11 +15,21 @@ from datasets.scenes import Bank, Examples, centres_of_mass, integers, too_close
 SCALE, SPREAD = 1.3, 0.1
 HIGHEST = 255
 MOST_TRIES = 1_000
-OWN = 127  # a digit's own pixels are brighter: no two digits of a scene can share one
+OWN = 127  # a digit's own pixels are brighter, so two digits of a scene cannot share one
 
 
 def draw_sizes(bits: np.random.Philox, shape, size: int, canvas: int) -> np.ndarray:
-    """int(size / s) for s ~ N(1.3, 0.1^2), at most canvas - 1, by inversion."""
+    """Draws int(size / s) for s ~ N(1.3, 0.1^2), at most canvas - 1, by inversion.
+
+    Args:
+        bits: the random stream.
+        shape: of the result.
+        size: of a digit, before it is divided by s.
+        canvas: height and width of a scene.
+
+    Returns:
+        Sizes in pixels, int64.
+    """
     largest = np.arange(1, canvas - 1)
     # int(size / s) is at most k if s is above size / (k + 1).
     below = [
@@ -30,7 +40,15 @@ def draw_sizes(bits: np.random.Philox, shape, size: int, canvas: int) -> np.ndar
 
 
 def scale_down(digit: np.ndarray, size: int) -> np.ndarray:
-    """A digit [28, 28] as [size, size], uint8."""
+    """Scales a digit.
+
+    Args:
+        digit: uint8 [28, 28].
+        size: its new height and width.
+
+    Returns:
+        The digit, uint8 [size, size].
+    """
     return np.asarray(Image.fromarray(digit).resize((size, size), Image.Resampling.BICUBIC))
 
 
@@ -52,9 +70,15 @@ def compose(
         num_scenes: the number of scenes.
         counts: the fewest and the most digits in a scene.
         canvas: height and width of a scene.
-        max_objects: S, slots for objects.
+        max_objects: S, the number of slots for objects.
         size: of a digit, before it is divided by s.
         apart: the least distance of two corners; see `datasets.scenes.place`.
+
+    Returns:
+        The scenes.
+
+    Raises:
+        ValueError: if a scene is still invalid after `MOST_TRIES` tries.
     """
     low, high = counts
     count = low + integers(bits, high - low + 1, num_scenes)

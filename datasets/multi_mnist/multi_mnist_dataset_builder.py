@@ -1,4 +1,4 @@
-"""multi-MNIST: digits on a black canvas, binarised, or grey as those of AIR."""
+"""multi-MNIST: digits on a black canvas, binarised, or grey as in AIR."""
 
 import dataclasses
 import os
@@ -11,11 +11,12 @@ from datasets.multi_mnist import air, digits
 
 @dataclasses.dataclass(kw_only=True)
 class MultiMnistConfig(scenes.SceneConfig):
-    """
+    """A multi-MNIST data set; see `scenes.SceneConfig` for the other fields.
+
     Attributes:
         pool: the number of different digits, the same of each class.
         first: of each class, the pool begins with this digit of MNIST's training file.
-        strokes: how digits are drawn, one of `digits.STROKES`.
+        strokes: how digits are drawn, a key of `digits.STROKES`.
     """
 
     patch: int = 15
@@ -24,6 +25,11 @@ class MultiMnistConfig(scenes.SceneConfig):
     strokes: str = "plain"
 
     def validate(self) -> None:
+        """Checks the fields.
+
+        Raises:
+            ValueError: if a value is out of range, or there is no such pool of digits.
+        """
         super().validate()
         if self.pool != digits.ALL or self.first:
             digits.pool_fingerprints(self.pool, self.first)
@@ -45,7 +51,7 @@ class AirConfig(MultiMnistConfig):
 
 
 def _unseen(pool: str, first: int, strokes: str, **changes) -> MultiMnistConfig:
-    """For tests of models that were trained on a pool: 1,000 digits that are not in it."""
+    """For tests of generalisation: 1,000 digits that are not in a pool."""
     words = [pool, "unseen", *([] if strokes == "plain" else [strokes])]
     words += ["anywhere"] if changes else []
     description = f"Digits that multi-MNIST-{pool} does not have; strokes: {strokes}."
@@ -93,6 +99,14 @@ class Builder(scenes.SceneBuilder):
         super().__init__(**kwargs)
 
     def make_bank(self, dl_manager=None):
+        """Loads the digits.
+
+        Args:
+            dl_manager: downloads the digits if necessary; without it, nothing is downloaded.
+
+        Returns:
+            The digits as sprites, and their labels.
+        """
         tfds_dirs = dict.fromkeys([self._data_dir_root, tfds.core.constants.DATA_DIR])
         config = self.builder_config
         pool = digits.load_pool(
