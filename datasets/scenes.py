@@ -61,8 +61,8 @@ def stream(*key) -> np.random.Philox:
 def integers(bits: np.random.Philox, bound: int, shape) -> np.ndarray:
     """Draws uniform integers from a generator's raw output.
 
-    numpy promises that raw output never changes, but not that `Generator.integers` does not. The
-    bias is at most bound / 2**32.
+    numpy guarantees that raw output never changes, but gives no such guarantee for
+    `Generator.integers`. The bias is at most bound / 2**32.
 
     Args:
         bits: the random stream.
@@ -111,8 +111,8 @@ def place(
 ) -> np.ndarray:
     """Draws uniform layouts of boxes inside a canvas.
 
-    Every ordered layout is equally likely. This is exact where rejection is affordable, which draws
-    all boxes at once and rejects layouts with boxes too close. Otherwise it holds in the limit of a
+    Every ordered layout is equally likely. Where affordable, this is exact: all boxes of a layout
+    are drawn at once, and rejected if two are too close. Otherwise it holds in the limit of a
     Markov chain, which is run far beyond the point where its statistics stop changing.
 
     Args:

@@ -1,4 +1,4 @@
-"""The scenes of Attend, Infer, Repeat (Eslami et al., 2016), drawn as by their public version.
+"""The scenes of Attend, Infer, Repeat (Eslami et al., 2016), drawn as in their public version.
 
 Each digit is scaled down to int(28 / s) pixels, s ~ N(1.3, 0.1^2), by Pillow's bicubic filter, and
 placed at a uniform location. The levels of digits add up. All digits of a scene are drawn again
