@@ -1,7 +1,7 @@
 """From scenes on disk to batches on devices.
 
-Batch i of a run is one list of examples, whatever the number of processes: each
-process reads its own contiguous part of it, and splits that over its devices.
+Batch i of a run is the same list of examples for any number of processes. Each process reads its
+own contiguous part of the list, and splits that over its devices.
 """
 
 import dataclasses
@@ -22,17 +22,36 @@ Batch = dict[str, np.ndarray]
 
 
 class ProcessShard(NamedTuple):
-    """The part of every list of examples that one process handles."""
+    """The part of every list of examples that one process handles.
+
+    Attributes:
+        process_index: the process.
+        process_count: the number of processes.
+        num_devices: the number of devices of the process.
+    """
 
     process_index: int = 0
     process_count: int = 1
-    num_devices: int = 1  # local to the process
+    num_devices: int = 1
 
     @classmethod
     def of_this_process(cls) -> "ProcessShard":
+        """Makes the shard of this process.
+
+        Returns:
+            The shard.
+        """
         return cls(jax.process_index(), jax.process_count(), jax.local_device_count())
 
     def check(self, batch_size: int) -> None:
+        """Checks that batches can be split evenly.
+
+        Args:
+            batch_size: examples in a batch of all processes.
+
+        Raises:
+            ValueError: if the batch size is not a positive multiple of the number of devices.
+        """
         parts = self.process_count * self.num_devices
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
@@ -43,20 +62,35 @@ class ProcessShard(NamedTuple):
             )
 
     def take(self, items: np.ndarray) -> np.ndarray:
-        """This process's part. All have the same length: the last item fills up the last ones."""
+        """Selects this process's part of a list. All parts have the same length.
+
+        Args:
+            items: [N, ...].
+
+        Returns:
+            The part; the last item is repeated where the list is too short.
+        """
         size = -(-len(items) // self.process_count)
         first = self.process_index * size
         return items[np.minimum(np.arange(first, first + size), len(items) - 1)]
 
     def gather(self, tree: Any, length: int) -> Any:
-        """Arrays [length, ...], in every process, of what each has for the part that it took."""
+        """Joins the results of all processes, the inverse of `take`.
+
+        Args:
+            tree: arrays for the part that this process took.
+            length: N, the number of items of the whole list.
+
+        Returns:
+            Arrays [N, ...], the same in every process.
+        """
         if self.process_count == 1:
             return tree
         return jax.tree.map(lambda a: _of_all_processes(np.asarray(a))[:length], tree)
 
 
 def _of_all_processes(array: np.ndarray) -> np.ndarray:
-    """Every process's array, one after the other: as bytes, since JAX would round float64."""
+    """The arrays of all processes in order; sent as bytes, since JAX would round float64."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     raw = multihost_utils.process_allgather(raw, tiled=True)
     return raw.view(array.dtype).reshape(-1, *array.shape[1:])
@@ -71,18 +105,33 @@ class Source(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether an example is another one at each draw."""
+        """Whether an example differs from one draw to the next."""
 
     def __len__(self) -> int: ...
 
     def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
-        """The examples with these numbers, stacked. `draws` number all examples of a training;
-        what is random in an example depends on that number."""
+        """Reads examples.
+
+        Args:
+            index: the numbers of the examples.
+            draws: the number of each example among all draws of a training, which determines what
+                is random in it; None for the same examples every time.
+
+        Returns:
+            The examples, stacked.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split of a data set, of which only the named features are decoded."""
+    """A split of a data set, of which only some features are decoded.
+
+    Attributes:
+        records: the encoded examples.
+        features: the features to decode.
+        folder: of the data set, for messages.
+        varies: False, since examples are always the same.
+    """
 
     records: Sequence[bytes]
     features: "tfds.features.FeaturesDict"
@@ -93,10 +142,21 @@ class Split:
         return len(self.records)
 
     def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
-        """Examples stacked into a batch; the image becomes float32, from 0 to 1."""
+        """Reads examples; images become float32 from 0 to 1.
+
+        Args:
+            index: the numbers of the examples.
+            draws: ignored.
+
+        Returns:
+            The examples, stacked.
+
+        Raises:
+            DataError: if the data set is damaged.
+        """
         try:
             records = self.records.__getitems__(list(index))
-        except RuntimeError as error:  # whatever is wrong with a file of array_record
+        except RuntimeError as error:  # array_record raises it for all kinds of damage
             raise DataError(
                 f"the data set in {self.folder} is damaged ({str(error).splitlines()[0]}). "
                 "Delete that folder; it is generated anew when it is needed"
@@ -110,25 +170,50 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some examples of a source, as a source of its own."""
+    """Some examples of a source, as a source of its own.
+
+    Attributes:
+        source: the whole source.
+        examples: the numbers of the part's examples in it.
+    """
 
     source: Source
     examples: range
 
     @property
     def varies(self) -> bool:
+        """Whether an example differs from one draw to the next."""
         return self.source.varies
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+        """Reads examples.
+
+        Args:
+            index: the numbers of the examples in this part.
+            draws: see `Source.read`.
+
+        Returns:
+            The examples, stacked.
+        """
         return self.source.read([self.examples[i] for i in index], draws)
 
 
 def open_split(
     builder: "tfds.core.DatasetBuilder", split: str, features: Sequence[str] = ("image",)
 ) -> Split:
+    """Opens a split of a scene data set.
+
+    Args:
+        builder: the data set, which must be on disk.
+        split: its name.
+        features: the features to decode.
+
+    Returns:
+        The split.
+    """
     import tensorflow_datasets as tfds
 
     raw = tfds.decode.DeserializeMethod.RAW_BYTES
@@ -140,12 +225,23 @@ def open_split(
 def train_batches(
     source: Source, batch_size: int, seed: int, *, shard: ProcessShard | None = None
 ) -> "grain.DatasetIterator":
-    """Batches [devices, batch_size / devices, ...] without end, reshuffled every epoch.
+    """Makes endless batches of training examples, which are reshuffled every epoch.
 
-    Each has the examples' numbers, `index`, beside their features.
+    The iterator's state (`get_state`, `set_state`) is the position in the stream: a few bytes,
+    after which the very next batch follows.
 
-    The iterator's state (`get_state`, `set_state`) is the position in the stream: a few
-    bytes, after which the very next batch follows.
+    Args:
+        source: the training examples.
+        batch_size: examples in a batch of all processes.
+        seed: determines the order.
+        shard: the part that is read; by default that of this process.
+
+    Returns:
+        An iterator of batches [devices, batch_size / devices, ...] with the examples' features and
+        their numbers, `index`.
+
+    Raises:
+        ValueError: if there are no examples, or batches cannot be split evenly.
     """
     import grain
 
@@ -166,12 +262,22 @@ def train_batches(
 def eval_batches(
     source: Source, batch_size: int, *, shard: ProcessShard | None = None, reading: int = 0
 ) -> Iterator[Batch]:
-    """The examples in order, each exactly once over all processes and devices.
+    """Makes batches of all examples in order, each exactly once over all processes and devices.
 
-    Examples that vary are others in each `reading`.
+    The last batch is filled up with copies of the first example.
 
-    The last batch is filled up with copies of the first example; `valid` [devices,
-    batch_size / devices] is False there.
+    Args:
+        source: the examples.
+        batch_size: examples in a batch of all processes.
+        shard: the part that is read; by default that of this process.
+        reading: the number of this reading; examples that vary differ from those of other readings.
+
+    Returns:
+        An iterator of batches [devices, batch_size / devices, ...] with the examples' features and
+        `valid`, which is False for copies.
+
+    Raises:
+        ValueError: if batches cannot be split evenly.
     """
     import grain
 
