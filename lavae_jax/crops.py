@@ -1,7 +1,8 @@
-"""Custom images as training data: crops of one size, and what can be learned from them.
+"""Custom images as training data: crops of one size, and settings estimated from them.
 
-A crop is cut out anew at each step. An object that the border of a crop cuts is learned as what is
-seen of it, at the centre of that; in whole images only those on the image's own border are cut.
+Every step cuts out new crops. An object that the border of a crop cuts is learnt as its visible
+part, located at the centre of that part. In whole images, only objects at the image's own border
+are cut.
 """
 
 import copy
@@ -19,12 +20,12 @@ from lavae_jax.input_pipeline import Batch
 from lavae_jax.normalisation import Components
 from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 
-KEPT_BYTES = 2 << 30  # decoded images that are kept in memory; others are read again each time
+KEPT_BYTES = 2 << 30  # of decoded images that are cached in memory; others are read again each time
 SAMPLED_IMAGES = 500  # from which thresholds and sizes are estimated
 SIZED_IMAGES = 100  # from which the usual size of grey objects is estimated
-FEW_IMAGES = 20  # that tell whether they are grey
-FEW_OBJECTS = 3  # fewer in an image do not tell their usual size
-SPECK = 2  # pixels that are no object yet
+FEW_IMAGES = 20  # from which it is decided whether they are grey
+FEW_OBJECTS = 3  # with fewer, an image does not show their usual size
+SPECK = 2  # pixels of a component that is too small for an object
 SKIP = ". (config.dataset.unreadable='skip' does without such files)"
 LEVELS = 65_535
 
@@ -35,14 +36,20 @@ LEVELS = 65_535
 def make_preprocessing(
     images: Images, channels: int, invert: bool, threshold: str, skip_unreadable: bool = False
 ) -> Preprocessing:
-    """The preprocessing that training settings describe.
+    """Makes the preprocessing of binary images that training settings describe.
 
     Args:
         images: from which a threshold is estimated.
         channels: of the model.
         invert: whether objects are dark.
         threshold: a number from 0 to 1, `otsu` (one for all images), or `stochastic`.
-        skip_unreadable: whether files that cannot be read are passed over.
+        skip_unreadable: whether to skip files that cannot be read.
+
+    Returns:
+        The preprocessing.
+
+    Raises:
+        ImageError: if the threshold is invalid, or cannot be estimated.
     """
     if threshold == "stochastic":
         return Preprocessing(channels, invert, "stochastic")
@@ -63,10 +70,20 @@ def make_preprocessing(
 def make_grey(
     images: Images, channels: int, invert: bool, diameter: str, skip_unreadable: bool = False
 ) -> Preprocessing:
-    """The preprocessing of grey levels.
+    """Makes the preprocessing of grey levels.
 
     Args:
+        images: from which the usual diameter is estimated.
+        channels: of the model.
+        invert: whether objects are dark.
         diameter: of the usual object in pixels: a number, or `auto` to estimate it from images.
+        skip_unreadable: whether to skip files that cannot be read.
+
+    Returns:
+        The preprocessing.
+
+    Raises:
+        ImageError: if the diameter is invalid, or cannot be estimated.
     """
     if diameter == "auto":
         raw = Preprocessing(channels, invert)
@@ -84,7 +101,19 @@ def make_grey(
 def components(
     images: Images, preprocessing: Preprocessing, skip_unreadable: bool = False
 ) -> list[Components]:
-    """The connected components of some images, after normalisation, in raw pixels."""
+    """Finds the connected components of up to `SIZED_IMAGES` images, after normalisation.
+
+    Args:
+        images: the images.
+        preprocessing: makes grey levels of them.
+        skip_unreadable: whether to skip files that cannot be read.
+
+    Returns:
+        The components of each image, in raw pixels.
+
+    Raises:
+        ImageError: if an image cannot be read and is not to be skipped.
+    """
     found = []
     for i in tqdm.tqdm(_evenly(len(images), SIZED_IMAGES), desc="measuring objects", delay=3.0):
         try:
@@ -98,8 +127,19 @@ def components(
 
 
 def usual_diameter(found: list[Components]) -> float:
-    """The median over images of their objects' median; images with few objects do not count
-    where there are others."""
+    """Computes the usual diameter of objects: the median over images of each image's median.
+
+    Images with few objects do not count unless all images have few.
+
+    Args:
+        found: the components of each image.
+
+    Returns:
+        The diameter in pixels.
+
+    Raises:
+        ImageError: if there are no objects.
+    """
     sizes = [one.objects for one in found]
     several = [one for one in sizes if len(one) >= FEW_OBJECTS]
     medians = [np.median(one) for one in several or sizes if len(one)]
@@ -113,7 +153,15 @@ def usual_diameter(found: list[Components]) -> float:
 
 
 def suits_grey(images: Images, preprocessing: Preprocessing) -> bool:
-    """Whether images are grey, and most of what they show is solid, as strokes are not."""
+    """Decides whether images should be preprocessed as grey levels.
+
+    Args:
+        images: of which a few are examined.
+        preprocessing: makes grey levels of them.
+
+    Returns:
+        Whether they are grey and most of their components are solid, unlike strokes.
+    """
     some = [
         preprocessing.grey(images[i], images.names[i]) for i in _evenly(len(images), FEW_IMAGES)
     ]
@@ -127,7 +175,7 @@ def suits_grey(images: Images, preprocessing: Preprocessing) -> bool:
 def _otsu_threshold(images: Images, preprocessing: Preprocessing, skip_unreadable: bool) -> float:
     import skimage.filters
 
-    sample: dict[int, int] = {}  # how many pixels have which level
+    sample: dict[int, int] = {}  # the number of pixels by level
     for i in _evenly(len(images)):
         try:
             grey = preprocessing.grey(images[i], images.names[i])
@@ -148,7 +196,7 @@ def _otsu_threshold(images: Images, preprocessing: Preprocessing, skip_unreadabl
     middles = (edges[:-1] + edges[1:]) / 2
     found = skimage.filters.threshold_otsu(hist=(histogram, middles))
     there = middles[histogram > 0]
-    # In the middle of values that no pixel has, where Otsu's method has no preference.
+    # The middle of a range without pixels, within which Otsu's method is indifferent.
     return float(there[there <= found].max() + there[there > found].min()) / 2
 
 
@@ -157,11 +205,27 @@ def _evenly(length: int, most: int = SAMPLED_IMAGES) -> list[int]:
 
 
 class Crops:
-    """Images as a model sees them, as canvases of one size: a source of batches.
+    """Images after preprocessing, as canvases of one size: a source of batches.
 
-    Which part of an image that is and, with a stochastic threshold, which pixels are foreground
-    depends on the number of the draw; without one it is always the same. Smaller images have black
-    below and to the right.
+    The number of the draw determines which part of an image a canvas shows and, with a stochastic
+    threshold, which pixels are foreground. Without draws, both are always the same. Images smaller
+    than the canvas have black below and to the right.
+
+    Args:
+        images: the images.
+        preprocessing: makes model inputs of them.
+        canvas: height and width of a canvas.
+        seed: of the random crops.
+        skip_unreadable: whether to skip files that cannot be read.
+        with_counts: whether examples have `count`, where it is known.
+
+    Attributes:
+        counts: the number of objects of each of `images`, if known and wanted.
+        skipped: the reason for each image that was skipped.
+        shapes: height and width of each image.
+
+    Raises:
+        ImageError: if an image cannot be read and is not to be skipped, or none can.
     """
 
     def __init__(
@@ -175,7 +239,7 @@ class Crops:
     ):
         self.preprocessing, self.canvas, self.seed = preprocessing, canvas, seed
         self.counts = images.counts if with_counts else None
-        self.skipped: list[str] = []  # what was wrong with each
+        self.skipped: list[str] = []
         self.shapes: list[tuple[int, int]] = []
         self._images, self._number, self._kept = images, [], []
         room = KEPT_BYTES
@@ -197,7 +261,14 @@ class Crops:
         self._tallest, self._widest = np.max(self.shapes, axis=0).tolist()
 
     def with_canvas(self, canvas: tuple[int, int]) -> "Crops":
-        """Of another size, out of the same images, which are not read again."""
+        """Makes canvases of another size from the same images, which are not read again.
+
+        Args:
+            canvas: height and width.
+
+        Returns:
+            The new source.
+        """
         other = copy.copy(self)
         other.canvas = canvas
         return other
@@ -209,16 +280,32 @@ class Crops:
 
     @functools.cached_property
     def names(self) -> list[str]:
+        """Names the images.
+
+        Returns:
+            The name of each example's image.
+        """
         return [self._images.names[i] for i in self._number]
 
     @property
     def varies(self) -> bool:
+        """Whether an example differs from one draw to the next."""
         return not self.whole or self.preprocessing.threshold == "stochastic"
 
     def __len__(self) -> int:
         return len(self._number)
 
     def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+        """Reads examples.
+
+        Args:
+            index: the numbers of the examples.
+            draws: the number of each among all draws of a training; by default the example's own.
+
+        Returns:
+            `image`, [B, H, W, C], and `count`, [B], if it is known and the canvas shows whole
+            images.
+        """
         draws = index if draws is None else draws
         crops = [self._crop(int(i), int(draw)) for i, draw in zip(index, draws, strict=True)]
         batch = {"image": np.stack(crops)}
@@ -247,13 +334,13 @@ class Crops:
         return canvas
 
     def _prepared(self, grey):
-        """What of the preprocessing is done once: all of it, or what comes before a threshold."""
+        """The part of preprocessing that is done once: all of it, or what precedes a threshold."""
         is_grey = self.preprocessing.levels == "grey"
         return self.preprocessing.normalised(grey) if is_grey else _as_bytes(grey)
 
 
 def _as_bytes(image):
-    """The same in a quarter of the memory, where that changes nothing."""
+    """The same levels as bytes, which take a quarter of the memory, if that is exact."""
     levels = image * 255
     is_same = np.abs(levels - np.rint(levels)).max(initial=0) < 1e-3
     return np.rint(levels).astype(np.uint8) if is_same else image
@@ -263,7 +350,17 @@ def _as_bytes(image):
 
 
 def open_crops(config: ConfigDict) -> Crops:
-    """What a run whose data set is called `images` is trained on."""
+    """Opens the custom images that a run is trained on.
+
+    Args:
+        config: the run's config, whose data set is `images`.
+
+    Returns:
+        The source of training and held-out examples.
+
+    Raises:
+        ImageError: if a setting is invalid, or the images cannot be used.
+    """
     dataset, channels = config.dataset, config.model.channels
     if dataset.canvas < 1:
         raise ImageError(f"config.dataset.canvas={dataset.canvas} must be at least 1")
@@ -277,9 +374,17 @@ def open_crops(config: ConfigDict) -> Crops:
 
 
 def settle(config: ConfigDict) -> None:
-    """Puts into the config the number that Otsu's method finds, or the usual size of grey objects,
-    so that a trained model knows it, and a fingerprint of the images, so that a run is not resumed
-    with others."""
+    """Replaces estimated settings in a config by numbers, and adds a fingerprint of the images.
+
+    Otsu's threshold and the usual diameter of grey objects become part of the trained model. The
+    fingerprint prevents a run from being resumed with other images.
+
+    Args:
+        config: changed in place.
+
+    Raises:
+        ImageError: if a setting is invalid, or the images cannot be used.
+    """
     dataset = config.dataset
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     dataset.images = f"{len(images)} (content {images.fingerprint})"
@@ -300,7 +405,18 @@ def _preprocessing(dataset: ConfigDict, images: Images, channels: int) -> Prepro
 
 
 def held_out(wanted: float, images: int) -> int:
-    """A share of the images if it is below 1, else a number of them."""
+    """Computes the number of images to hold out.
+
+    Args:
+        wanted: a share of the images if it is below 1, else a number of them.
+        images: the number of all images.
+
+    Returns:
+        The number of held-out images.
+
+    Raises:
+        ImageError: if none or all images would be held out.
+    """
     number = round(wanted * images) if wanted < 1 else int(wanted)
     if not 0 < number < images:
         raise ImageError(
@@ -310,19 +426,33 @@ def held_out(wanted: float, images: int) -> int:
     return number
 
 
-# --- what is in them ---------------------------------------------------------
+# --- objects and settings ----------------------------------------------------
 
 
 class Parts(NamedTuple):
-    """The connected parts of some crops: what objects are made of, if they do not touch."""
+    """The connected components of some crops: objects, if these do not touch.
 
-    side: np.ndarray  # of each: the larger one of its box
-    count: np.ndarray  # of each crop
-    foreground: float  # the share of pixels
+    Attributes:
+        side: the longer side of each component's bounding box, [n].
+        count: the number of components in each crop.
+        foreground: the share of pixels.
+    """
+
+    side: np.ndarray
+    count: np.ndarray
+    foreground: float
 
 
 def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
-    """Of images spread evenly over all of them. Specks of a pixel or two do not count."""
+    """Finds the connected components of crops. Specks of a pixel or two do not count.
+
+    Args:
+        crops: the crops.
+        most: how many crops to examine at most, spread evenly over all images.
+
+    Returns:
+        The components.
+    """
     import skimage.measure
 
     sides, counts, foreground = [], [], []
@@ -340,7 +470,15 @@ def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
 
 
 def check_foreground(share: float, preprocessing: Preprocessing) -> None:
-    """Refuses images that are black, or mostly foreground."""
+    """Checks that images are neither black nor mostly foreground.
+
+    Args:
+        share: of pixels that are foreground.
+        preprocessing: for the message.
+
+    Raises:
+        ImageError: if they are.
+    """
     threshold = preprocessing.threshold
     threshold = threshold if isinstance(threshold, str) else f"{threshold:.3g}"
     if share == 0:
@@ -357,7 +495,19 @@ def check_foreground(share: float, preprocessing: Preprocessing) -> None:
 
 
 def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
-    """Refuses what cannot be learnt from, and says what looks wrong."""
+    """Checks whether a model can learn from crops.
+
+    Args:
+        crops: the training data.
+        sprite_size: h and w.
+        max_objects: M.
+
+    Returns:
+        Warnings, a line each.
+
+    Raises:
+        ImageError: if the crops cannot be used.
+    """
     found = parts(crops)
     check_foreground(found.foreground, crops.preprocessing)
     if min(crops.canvas) < sprite_size:
@@ -366,7 +516,7 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
             f"{sprite_size}; set config.dataset.canvas or config.model.sprite_size"
         )
     said = [f"skipped: {reason}" for reason in crops.skipped]
-    if crops.preprocessing.levels == "grey":  # sizes are normalised, and parts may be clumps
+    if crops.preprocessing.levels == "grey":  # sizes are normalised, and components may be clumps
         return said
     for name, (height, width) in zip(crops.names, crops.shapes, strict=True):
         if min(height, width) < sprite_size:
@@ -394,16 +544,35 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
 
 
 class Proposal(NamedTuple):
+    """Proposed settings.
+
+    Attributes:
+        sprite_size: h and w.
+        canvas: height and width of a canvas.
+        max_objects: M.
+    """
+
     sprite_size: int
     canvas: int
     max_objects: int
 
 
 def propose(found: Parts, image_side: int) -> Proposal:
-    """Settings for what was found in whole images or large crops of them.
+    """Proposes settings for what was found in whole images or large crops of them.
 
-    A sprite is odd and a pixel larger, on either side, than all but one in a hundred parts; a
-    canvas has four sprites in a row, and at least 64 pixels unless images are smaller.
+    A sprite has an odd size, which leaves a margin of a pixel on either side of all components but
+    one in a hundred. A canvas has room for four sprites in a row, and at least 64 pixels unless
+    images are smaller.
+
+    Args:
+        found: the components of the images.
+        image_side: side of the images, in pixels.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ImageError: if no component is large enough for an object.
     """
     if not len(found.side):
         raise ImageError("there is nothing but specks in these images; try another threshold")

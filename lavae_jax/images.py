@@ -1,7 +1,7 @@
 """Custom images: a folder, an array in a file, or a prepared TFDS data set.
 
 `open_images` gives random access to images as they are stored, of any size and type. Models apply
-their own preprocessing to them, and `crops` makes training data of them.
+their own preprocessing to them. `crops` turns them into training data.
 """
 
 import csv
@@ -33,7 +33,7 @@ class Images(Protocol):
 
     Attributes:
         names: of the images.
-        counts: how many objects each has, where that is known.
+        counts: the number of objects in each image, where known.
         fingerprint: a hash of the images' contents.
     """
 
@@ -51,10 +51,20 @@ class Images(Protocol):
 
 
 def open_images(path: str, member: str = "", data_dir: str | None = None) -> Images:
-    """Images of a folder or a file, an `.npy` or `.npz` array [N, H, W] or [N, H, W, C], or
-    tfds:name/config of a prepared TFDS data set.
+    """Opens a collection of images.
 
-    `member` names the array of an `.npz`, or the split of a TFDS data set [train].
+    Args:
+        path: a folder, an image file, an `.npy` or `.npz` array [N, H, W] or [N, H, W, C], or
+            tfds:name/config for a prepared TFDS data set.
+        member: the array of an `.npz`, or the split of a TFDS data set; by default the array is
+            called x, image or images, and the split train.
+        data_dir: where TFDS finds the data set; None for its default.
+
+    Returns:
+        The images.
+
+    Raises:
+        ImageError: if there are no images, or they cannot be read.
     """
     if not path:
         raise ImageError("no images are named; give a folder, an .npy or .npz file, or tfds:name")
@@ -79,12 +89,29 @@ def _hash(*parts: str | bytes | np.ndarray) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Files:
+    """Images in files.
+
+    Attributes:
+        paths: the files.
+        folder: a folder that has all of them.
+    """
+
     paths: Sequence[pathlib.Path]
     folder: pathlib.Path
 
     @classmethod
     def open(cls, folder: pathlib.Path) -> "Files":
-        """All images of a folder and of those within it, in the order of their names."""
+        """Finds all images in a folder and its subfolders.
+
+        Args:
+            folder: the folder.
+
+        Returns:
+            The images in the order of their names.
+
+        Raises:
+            ImageError: if there are none.
+        """
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
         if not paths:
             raise ImageError(f"{folder} has no images ({', '.join(SUFFIXES)}), nor its folders")
@@ -92,14 +119,32 @@ class Files:
 
     @functools.cached_property
     def names(self) -> list[str]:
+        """Names the images.
+
+        Returns:
+            The files' paths from the folder on.
+        """
         return [str(path.relative_to(self.folder)) for path in self.paths]
 
     @functools.cached_property
     def counts(self) -> np.ndarray | None:
+        """Reads the number of objects in each image.
+
+        Returns:
+            [N], from a CSV file in the folder with a column `count`; None if there is no such file.
+
+        Raises:
+            ImageError: if the file has no valid count for one of the images.
+        """
         return _counts_beside(self.folder, self.names)
 
     @functools.cached_property
     def fingerprint(self) -> str:
+        """Hashes the names and contents of all files.
+
+        Returns:
+            The hash.
+        """
         return _hash(repr(self.names), *(_content_hash(path) for path in self.paths))
 
     def __len__(self) -> int:
@@ -113,7 +158,7 @@ def _content_hash(path: pathlib.Path) -> bytes:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "blake2b").digest()
-    except OSError:  # a link to nowhere, for one
+    except OSError:  # such as a broken link
         return b"unreadable"
 
 
@@ -121,7 +166,7 @@ _LOCK = threading.Lock()
 
 
 def _open(path: pathlib.Path) -> Image.Image:
-    """Of any size: large images are processed in tiles."""
+    """Opens an image of any size: large ones are processed in tiles."""
     with _LOCK:
         most_pixels, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -131,7 +176,17 @@ def _open(path: pathlib.Path) -> Image.Image:
 
 
 def read_image(path: pathlib.Path) -> np.ndarray:
-    """[H, W] or [H, W, 3] as it is stored, rotated upright; what is transparent is black."""
+    """Reads an image file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        [H, W] or [H, W, 3] as stored, rotated upright, black where transparent.
+
+    Raises:
+        ImageError: if the file cannot be read, or has several pages.
+    """
     try:
         with _open(path) as image:
             if (pages := getattr(image, "n_frames", 1)) > 1:
@@ -146,11 +201,11 @@ def read_image(path: pathlib.Path) -> np.ndarray:
                 image = image.convert("RGB")
             pixels = np.asarray(image)
             if image.mode == "I" and pixels.min() >= 0 and pixels.max() <= 65_535:
-                return pixels.astype(np.uint16)  # 16 bits, as some files are read
+                return pixels.astype(np.uint16)  # 16 bits, which Pillow reads as 32 from some files
             return pixels
     except ImageError:
         raise
-    except Exception as error:  # Pillow has no end of them for files that are damaged
+    except Exception as error:  # Pillow raises many kinds for damaged files
         raise ImageError(f"{path} cannot be read: {error}") from error
 
 
@@ -162,7 +217,7 @@ def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | N
                 rows = csv.DictReader(file)
                 columns = rows.fieldnames or ()
                 named = next((column for column in NAME_COLUMNS if column in columns), None)
-                # What a model has found is no truth.
+                # A column `unexplained` marks a model's output, which is not ground truth.
                 if named is None or "count" not in columns or "unexplained" in columns:
                     continue
                 by_name = {row[named]: row["count"] for row in rows}
@@ -185,7 +240,7 @@ def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | N
 class _Array:
     array: np.ndarray  # [N, H, W] or [N, H, W, C]
     source: str
-    counts_in: pathlib.Path | None = None  # an .npz with a member called so
+    counts_in: pathlib.Path | None = None  # an .npz with a member `count`
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -218,7 +273,7 @@ class _Array:
 
 
 def _open_array(path: pathlib.Path, member: str) -> _Array:
-    """Arrays that are pickled could run anything, so they are never loaded."""
+    """Opens an array; pickled ones are refused, since loading them could execute code."""
     try:
         if path.suffix.lower() == ".npy":
             return _checked_array(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
@@ -265,7 +320,7 @@ class _Tfds:
             builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
             raw = tfds.decode.DeserializeMethod.RAW_BYTES
             records = builder.as_data_source(split, deserialize_method=raw)
-        except Exception as error:  # TFDS has many, and says in each what is missing
+        except Exception as error:  # TFDS raises many kinds; each message says what is missing
             reason = str(error).strip().splitlines()
             reason = reason[0] if reason else repr(error)
             raise ImageError(
@@ -287,7 +342,7 @@ class _Tfds:
 
     @property
     def fingerprint(self) -> str:
-        """A version of a TFDS data set never changes, so its ends tell it from others."""
+        """A hash of the first and last record; a version of a TFDS data set never changes."""
         ends = self.records[0], self.records[len(self) - 1]
         return _hash(self.source, str(len(self)), *ends)
 
