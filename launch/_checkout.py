@@ -1,4 +1,4 @@
-"""How the programs of a checkout start: their first import, and its function their first call."""
+"""Start of the programs of a checkout, which import this module before all others."""
 
 import importlib
 import pathlib
@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def prepare() -> None:
-    """Finds the project's packages from any folder, and prepares the process."""
+    """Makes the project's packages importable from any folder, and prepares the process."""
     sys.path.insert(0, str(ROOT))
     from lavae_jax.commands import startup
 
@@ -16,6 +16,10 @@ def prepare() -> None:
 
 
 def run(command: str) -> None:
-    """Runs the command `lavae COMMAND`."""
+    """Runs a command of `lavae`.
+
+    Args:
+        command: its name, such as train.
+    """
     prepare()
     importlib.import_module(f"lavae_jax.commands.{command}").run()

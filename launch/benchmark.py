@@ -1,4 +1,4 @@
-"""Measures the parts of the system, alternatives side by side; prints JSON lines.
+"""Measures the parts of the system and their alternatives; prints JSON lines.
 
     python launch/benchmark.py                      # the networks of the cpu recipe
     python launch/benchmark.py --model=paper --batch_size=8
@@ -6,16 +6,16 @@
     python launch/benchmark.py --what=input --dataset=multi_mnist/1k
     python launch/benchmark.py --what=playground --clients=20 --seconds=60
 
-`forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a
-gradient includes its forward pass. `share` is a part's share of the whole gradient.
+`forward_ms` and `gradient_ms` are medians over repeated calls after compilation; a gradient
+includes its forward pass. `share` is a part's share of the whole gradient.
 
-The model and the prior are measured twice: without and with the XLA flags that the programs
-set (`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 they are measured once, without or with them.
-For the prior, training steps of the recipe `mixture` alternate between N(0, I), the mixture
-with the components near each object, and the mixture with all components.
+The model and the prior are measured twice: without and with the XLA flags that the programs set
+(`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 they are measured once, without or with them. For the
+prior, training steps of the recipe `mixture` alternate between N(0, I), the mixture with the
+components near each object, and the mixture with all components.
 
-For the playground: the time until the first answer, answers per second, and their latency.
-Each of the clients waits for `--think` seconds, on average, after each answer.
+For the playground: the time until the first answer, answers per second, and their latency. Each of
+the clients waits for `--think` seconds, on average, after each answer.
 """
 
 import _checkout

@@ -1,14 +1,14 @@
-"""Compiles the programs of a run for accelerators that are not there.
+"""Compiles the programs of a run for accelerators that this machine does not have.
 
     python launch/compile_check.py --config=configs/mnist1k.py:paper --topology=v5e:2x2,v4:2x2x4
     python launch/compile_check.py --config=configs/mnist1k.py:cpu --platform=cuda
 
-For each phase's training step and for the evaluation: the seconds that the TPU's own
-compiler takes, and by its account, for each device and step, arithmetic, bytes to and
-from memory, bytes sent to other devices, and the memory needed against that of the chip.
-The time of a step is the least that these allow (roofline; the compiler counts a loop's
-body once, and small channels do not fill a matrix unit, so real steps take longer). With
---platform=cuda the steps are lowered, which shows that each operation exists there.
+For each phase's training step and for the evaluation, the table has the seconds that the TPU's own
+compiler takes and, for each device and step, its estimates of arithmetic, bytes to and from memory,
+bytes sent to other devices, and the memory needed, absolutely and as a share of the chip's. The
+time of a step is the least that these allow (roofline; the compiler counts a loop's body once, and
+small channels do not fill a matrix unit, so real steps take longer). With --platform=cuda the steps
+are lowered, which shows that each operation exists there.
 """
 
 import os
@@ -36,6 +36,18 @@ COLUMNS += ("MB of memory", "of the device's", "step, at least")
 
 
 def row(name: str, topology: str, program: str, report, chip) -> str:
+    """Formats a row of the table.
+
+    Args:
+        name: of the config and its recipe.
+        topology: of the devices.
+        program: the name of the program.
+        report: its costs, a `compile_check.Report`.
+        chip: the performance of a device, a `compile_check.Chip`; None if unknown.
+
+    Returns:
+        A line of Markdown.
+    """
     share = f"{report.memory / chip.memory:.1%}" if chip else "?"
     least = f"{1e3 * report.least_seconds(chip):.2f} ms" if chip else "?"
     cells = [name, topology, program, f"{report.seconds:.0f} s", f"{report.flops / 1e9:.2f}"]

@@ -1,4 +1,4 @@
-"""Draws the curves of several runs in one picture.
+"""Draws the training curves of several runs in one picture.
 
     python launch/curves.py runs/mnist1k-joint runs/mnist1k-cpu --output=curves.png
     python launch/curves.py --metric=held_out_neg_elbo,loss --highest=120 runs/*
@@ -26,6 +26,17 @@ OUTPUT = flags.DEFINE_string("output", "curves.png", "The picture to write.")
 
 
 def read(name: str) -> list[dict]:
+    """Reads the metrics of a run.
+
+    Args:
+        name: the run's folder, or the name of shipped weights.
+
+    Returns:
+        A dictionary for each line of metrics.jsonl.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
     path = model_files.find(name) / model_files.METRICS
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there")

@@ -5,7 +5,7 @@
     python launch/figures.py --checkpoint=... --figure=swap,location_traversal --seed=3
     python launch/figures.py --checkpoint=... --dataset=multi_mnist/1k_anywhere
 
-Each figure is written as PNG and PDF, under a name that says what it is.
+Each figure is written to NAME.png and NAME.pdf.
 """
 
 import _checkout
@@ -40,6 +40,18 @@ INCHES = flags.DEFINE_float("inches", 1.0, "Width of a panel.", lower_bound=0.1)
 
 
 def load_beside(model: lavae_jax.Model, name: str) -> lavae_jax.Model | lavae_jax.Baseline:
+    """Loads another model, whose samples are drawn next to those of the first one.
+
+    Args:
+        model: the first model.
+        name: the run's folder of the other model, or the name of its weights.
+
+    Returns:
+        The other model.
+
+    Raises:
+        app.UsageError: if the models were trained on different data.
+    """
     other = lavae_jax.load(name)
     ours, theirs = (m.config.dataset.name for m in (model, other))
     if ours != theirs:

@@ -1,11 +1,11 @@
-"""Counts and locates more objects than were seen in training, on larger canvases.
+"""Measures counting and localisation with more objects, and on larger canvases, than in training.
 
     python launch/generalise.py --checkpoint=mnist1k
     python launch/generalise.py --checkpoint=dsprites --canvas=64,128 --count=0,5,10
 
-Draws fresh scenes for every number of objects and canvas that has room for them, of objects like
-those of training and, for digits, of digits never seen; writes the share of scenes that are counted
-right and the distance of centres as a picture and, beside it, as JSON.
+Draws new scenes for every canvas and every number of objects for which it has room. Their objects
+are those of the training data and, for digits, also held-out digits. Writes the count accuracy and
+the distances of centres as a picture, and as JSON next to it.
 """
 
 import itertools
@@ -34,18 +34,35 @@ SCENES = flags.DEFINE_integer("scenes", 200, "Scenes of each kind.", lower_bound
 SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
 OUTPUT = flags.DEFINE_string("output", "generalise.png", "The picture to write.")
 
-FULL = 0.7  # of the objects that fit a canvas side by side; more are hard to place at random
+FULL = 0.7  # at most this share of the objects that fit side by side; more are hard to place
 
 
 def kinds(model: lavae_jax.Model) -> dict[str, str]:
-    """Data sets, by what they are called in the picture."""
+    """Lists the data sets to measure.
+
+    Args:
+        model: the trained model.
+
+    Returns:
+        The names of the data sets by their labels in the picture.
+    """
     name = model.config.dataset.name
     unseen = f"{name}_unseen"
     return {"seen": name} | ({"unseen": unseen} if unseen in datasets.names() else {})
 
 
 def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> dict | None:
-    """None if there is no room for so many."""
+    """Evaluates counting and localisation on new scenes of one kind.
+
+    Args:
+        model: the trained model.
+        dataset: the name of the data set.
+        canvas: height and width of a scene.
+        count: the number of objects in each scene.
+
+    Returns:
+        The scores by name; None if the canvas has no room for so many objects.
+    """
     options = model_flags.builder_options(model, dataset)
     builder = datasets.make_builder(**{**options, "canvas": canvas})
     most = scenes.capacity(builder.builder_config.patch, canvas)

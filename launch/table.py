@@ -1,11 +1,11 @@
-"""Writes Table 1 of the paper, with our results beside it.
+"""Writes Table 1 of the paper together with our results.
 
     python launch/table.py results.json
     python launch/table.py --format=markdown lavae_jax/weights/*/results*.json
 
-The arguments are files that launch/evaluate.py wrote. Runs of the same model on the same
-data set by the same recipe with different seeds are one row: mean ± standard deviation
-over seeds. What was not measured as in the paper has a row of its own, and a note.
+The arguments are files that launch/evaluate.py wrote. Runs of the same model on the same data set
+by the same recipe with different seeds are one row: mean ± standard deviation over seeds. What was
+not measured as in the paper has a row of its own, and a note.
 """
 
 import _checkout

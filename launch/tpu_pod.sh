@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Starts a training run on every worker of a TPU pod slice, the ordinary way.
+# Starts a training run on every worker of a TPU pod slice.
 #
 #   launch/tpu_pod.sh NAME ZONE --config=configs/mnist1k.py:paper [more flags of train.py]
 #
 # NAME is a TPU VM (gcloud compute tpus tpu-vm create NAME --accelerator-type=v4-32 ...).
-# The checkout goes to every worker, each installs what it needs and builds the data on
-# its own disk; the workers find each other, and worker 0 writes the run's folder. The
-# same command after a preemption resumes from the newest checkpoint on worker 0.
+# The checkout is copied to every worker, which installs the requirements and builds the data on
+# its own disk. The workers find each other, and worker 0 writes the run's folder. After a
+# preemption, the same command resumes from the newest checkpoint on worker 0.
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; fi
 name=$1 zone=$2

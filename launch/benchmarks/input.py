@@ -13,7 +13,7 @@ flags.adopt_module_key_flags(data_flags)
 
 
 def main() -> None:
-    """Decoded, shuffled and batched training images per second."""
+    """Measures decoded, shuffled and batched training images per second."""
     builder = data_flags.make_builder()
     datasets.prepare(builder)
     source = input_pipeline.open_split(builder, "train")

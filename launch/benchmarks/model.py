@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def measure_parts() -> None:
-    """Each part on the same batch, with 0 to `objects` objects per image."""
+    """Times each part on the same batch, with 0 to `--objects` objects per image."""
     config, key = mnist1k.get_config(MODEL.value), jax.random.key(0)
     settings = from_config(LavaeSettings, config.model)
     settings = dataclasses.replace(settings, support="pixels")
@@ -151,7 +151,14 @@ def measure_parts() -> None:
 
 
 def measure_auxiliary(config, channels: int, x, keys) -> None:
-    """The warm-up's VAE: its own training, and the map that h_loc is trained on."""
+    """Times the auxiliary VAE of the warm-up: its training, and the KL map for training h_loc.
+
+    Args:
+        config: the settings of the auxiliary VAE.
+        channels: C.
+        x: images, [B, H, W, C].
+        keys: a key for each image, [B].
+    """
     settings = from_config(AuxiliarySettings, config, channels=channels)
     variables = model.initialise(settings.build(), keys[0])
 

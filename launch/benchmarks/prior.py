@@ -1,4 +1,4 @@
-"""Times training steps of the recipe `mixture`, and the density of its prior alone."""
+"""Times training steps of the recipe `mixture`, and the log density of its prior alone."""
 
 import time
 
@@ -22,8 +22,11 @@ def main() -> None:
 
 
 def measure_steps() -> None:
-    """Training steps under N(0, I), under a mixture evaluated at the components near each object,
-    and under one evaluated at all components; then the density of the mixture alone."""
+    """Times training steps under different priors, and the log density of a mixture alone.
+
+    The priors are N(0, I), a mixture evaluated at the components near each object, and a mixture
+    evaluated at all components.
+    """
     config, key = mnist10k.get_config("mixture"), jax.random.key(0)
     config.model.prior.components = COMPONENTS.value
     task = tasks.make(config)

@@ -19,13 +19,28 @@ FLAGS_SET = os.environ.get("LAVAE_XLA_FLAGS")  # "0" or "1"; None to measure bot
 
 
 def report(what: str, **values) -> None:
+    """Prints a measurement as a line of JSON.
+
+    Args:
+        what: the part that was measured.
+        **values: the results by name.
+    """
     if FLAGS_SET:
         values["xla_flags"] = FLAGS_SET != "0"
     print(json.dumps({"what": what, **values}), flush=True)
 
 
 def milliseconds(function, *arguments, seconds: float | None = None) -> float:
-    """The median time of a call, after one that compiles."""
+    """Times a function, after a call that compiles it.
+
+    Args:
+        function: the function.
+        *arguments: its arguments.
+        seconds: how long to repeat it; by default --seconds.
+
+    Returns:
+        The median time of a call.
+    """
     jax.block_until_ready(function(*arguments))
     times, start = [], time.perf_counter()
     while len(times) < 3 or time.perf_counter() - start < (seconds or SECONDS.value):
@@ -36,7 +51,17 @@ def milliseconds(function, *arguments, seconds: float | None = None) -> float:
 
 
 def measure(part: str, form: str, function, first, *rest, whole=None, gradient=True) -> None:
-    """Times function(first, *rest), and its gradient with respect to `first`."""
+    """Times function(first, *rest) and its gradient with respect to `first`; prints the result.
+
+    Args:
+        part: the part of the system.
+        form: which of its alternatives this is.
+        function: computes it.
+        first: the first argument.
+        *rest: the other arguments.
+        whole: the time of the gradient of the whole system, to report the part's share of it.
+        gradient: whether to time the gradient.
+    """
 
     def pull_back(cotangents, first, *rest):
         _, pull = jax.vjp(lambda a: function(a, *rest), first)
@@ -54,7 +79,13 @@ def measure(part: str, form: str, function, first, *rest, whole=None, gradient=T
 
 
 def with_and_without_flags(measure) -> None:
-    """XLA reads its flags once per process, so each measurement runs in its own process."""
+    """Measures without and with the XLA flags, unless LAVAE_XLA_FLAGS is set.
+
+    XLA reads its flags once per process, so each measurement runs in its own process.
+
+    Args:
+        measure: prints measurements.
+    """
     if FLAGS_SET:
         measure()
         return
