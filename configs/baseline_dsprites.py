@@ -5,8 +5,8 @@
     python launch/train.py --config=configs/baseline_dsprites.py:plain  # its layers made small
     python launch/train.py --config=configs/baseline_dsprites.py:tiny   # for tests
 
-The third column of Table 1's second row; the paper has -log p(x) <= 45.8 ± 0.7. README says
-what `cpu` gives, and how its networks differ from the paper's.
+Table 1, second row, third column: the paper has -log p(x) <= 45.8 ± 0.7. README has the result of
+`cpu`; docs/design-decisions.md says how its networks differ from the paper's.
 """
 
 from lavae_jax.recipes.baseline_dsprites import get_config as get_config

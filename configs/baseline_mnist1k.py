@@ -5,8 +5,8 @@
     python launch/train.py --config=configs/baseline_mnist1k.py:plain  # its layers made small
     python launch/train.py --config=configs/baseline_mnist1k.py:tiny   # for tests
 
-The first column of Table 1's second row; the paper has -log p(x) <= 51.6 ± 0.6. README says
-what `cpu` gives, and how its networks differ from the paper's.
+Table 1, second row, first column: the paper has -log p(x) <= 51.6 ± 0.6. README has the result of
+`cpu`; docs/design-decisions.md says how its networks differ from the paper's.
 """
 
 from lavae_jax.recipes.baseline_mnist1k import get_config as get_config

@@ -6,8 +6,8 @@
 
 The other recipes are those of configs/mnist1k.py.
 
-The third column of Table 1; the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at
-least 99.9 %. README says what `sleep` gives.
+Table 1, third column: the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at least
+99.9%. README has the result of `sleep`.
 """
 
 from lavae_jax.recipes.dsprites import get_config as get_config

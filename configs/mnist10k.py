@@ -6,11 +6,11 @@
 
 The other recipes are those of configs/mnist1k.py.
 
-The second column of Table 1; the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at
-least 99.7 %. README says what `sleep` gives.
+Table 1, second column: the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at least
+99.7%. README has the result of `sleep`.
 
-The digits come from MNIST's training files: --config.dataset.mnist_dir=FOLDER says where
-they are; README names other sources.
+The digits come from MNIST's training files in the folder --config.dataset.mnist_dir=FOLDER.
+datasets/multi_mnist/README.md names other sources.
 """
 
 from lavae_jax.recipes.mnist10k import get_config as get_config

@@ -9,8 +9,8 @@
     python launch/train.py --config=configs/mnist1k.py:described  # Appendix B to the letter
     python launch/train.py --config=configs/mnist1k.py:tiny       # 60 steps, for tests
 
-The first column of Table 1; the paper has -log p(x) <= 42.2 ± 1.1 and a count accuracy of at
-least 99.9 %. README says what `sleep` gives.
+Table 1, first column: the paper has -log p(x) <= 42.2 ± 1.1 and a count accuracy of at least
+99.9%. README has the result of `sleep`.
 """
 
 from lavae_jax.recipes.mnist1k import get_config as get_config
