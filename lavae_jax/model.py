@@ -1,7 +1,7 @@
 """LAVAE as one Flax module: its networks, p(n) and p(z_app).
 
-The module computes features. The probability is functions of it: `inference`,
-`generative` and `objective` take a bound module and read as the paper does,
+The module computes features. The probabilities are functions of a bound module, in `inference`,
+`generative` and `objective`, which read as the paper does:
 
     bind(objective.elbo, LAVAE(settings))(variables, x, keys)
 """
@@ -25,8 +25,11 @@ Variables = Mapping[str, Any]  # Flax's: "params", and "batch_stats" where there
 class LAVAE(nn.Module):
     """The location network, the appearance network, the sprite decoder, p(n) and p(z_app).
 
-    train: the networks that are being trained: their batch normalisation uses the batch's
-        statistics, over the devices of `axis_name`, and updates the running ones.
+    Attributes:
+        settings: the architecture and constants of the model.
+        train: the networks that are in training mode, from `NETWORKS`. Their batch normalisation
+            uses the statistics of the batch and updates the running ones.
+        axis_name: the device axis over which batch statistics are taken; None for one device.
     """
 
     settings: LavaeSettings
@@ -36,6 +39,7 @@ class LAVAE(nn.Module):
     NETWORKS = ("location", "appearance", "decoder")
 
     def setup(self):
+        """Creates the networks and the parameters of p(n) and p(z_app)."""
         settings = self.settings
         self.location = LocationNet(settings.location, self._execution("location"))
         self.appearance = AppearanceNet(
@@ -61,7 +65,7 @@ class LAVAE(nn.Module):
         return Execution.of(network in self.train, self.axis_name, *how)
 
     def __call__(self) -> None:
-        """Every network on the least input; Flax initialises what is called."""
+        """Runs every network on the smallest input: Flax initialises what is called."""
         settings = self.settings
         window = 2 * self.appearance.radius + 1
         self.location(jnp.zeros((1, 16, 16, settings.channels)))
@@ -70,36 +74,85 @@ class LAVAE(nn.Module):
 
 
 def initialise(module: nn.Module, key: chex.PRNGKey) -> Variables:
-    """Random networks, a uniform p(n), and N(0, I) for p(z_app)."""
+    """Initialises a module: random networks, a uniform p(n), and N(0, I) for p(z_app).
+
+    Args:
+        module: a module that can be called without arguments, such as `LAVAE`.
+        key: the random key of the parameters.
+
+    Returns:
+        The module's variables, "params" and "batch_stats" (which may be empty).
+    """
     return {"batch_stats": {}, **jax.jit(module.init)(key)}
 
 
 def get_part(params: Mapping[str, Any], part: str) -> Any:
-    """The parameters of a part such as lavae.location."""
+    """Returns the parameters of a part of a module.
+
+    Args:
+        params: nested parameters.
+        part: the dotted path of the part, such as "lavae.location".
+
+    Returns:
+        The parameters under that path.
+    """
     for name in part.split("."):
         params = params[name]
     return params
 
 
 def with_part(params: Mapping[str, Any], part: str, value: Any) -> dict[str, Any]:
-    """Parameters with those of a part replaced."""
+    """Replaces the parameters of a part of a module.
+
+    Args:
+        params: nested parameters; they are not modified.
+        part: the dotted path of the part, such as "lavae.location".
+        value: the new parameters of the part.
+
+    Returns:
+        A copy of `params` with `value` under that path.
+    """
     name, _, rest = part.partition(".")
     return {**params, name: with_part(params[name], rest, value) if rest else value}
 
 
 def bind(function: Callable, module: nn.Module) -> Callable:
-    """function(bound module, ...) as a pure function of (variables, ...)."""
+    """Turns a function of a bound module into a pure function of its variables.
+
+    Args:
+        function: called as `function(bound_module, *args, **kwargs)`.
+        module: the unbound module.
+
+    Returns:
+        The function `(variables, *args, **kwargs) -> function(bound_module, *args, **kwargs)`.
+    """
     return nn.apply(function, module)
 
 
 @functools.cache
 def compiled(function: Callable, module: nn.Module) -> Callable:
-    """As `bind`, compiled once for each function and module."""
+    """Compiles the result of `bind`, once for each function and module.
+
+    Args:
+        function: called as `function(bound_module, *args, **kwargs)`.
+        module: the unbound module.
+
+    Returns:
+        The compiled function of `(variables, *args, **kwargs)`.
+    """
     return jax.jit(bind(function, module))
 
 
 def bind_training(function: Callable, module: nn.Module) -> Callable:
-    """As `bind`; returns the new batch statistics, too."""
+    """Acts as `bind`, but also returns the new batch statistics.
+
+    Args:
+        function: called as `function(bound_module, *args, **kwargs)`.
+        module: the unbound module.
+
+    Returns:
+        The function `(variables, *args, **kwargs) -> (result, batch_stats)`.
+    """
 
     def apply(variables: Variables, *args, **kwargs):
         out, updated = nn.apply(function, module, mutable=["batch_stats"])(

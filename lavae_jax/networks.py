@@ -1,9 +1,9 @@
-"""The networks of Appendix B. They compute features and know no probability.
+"""The networks of Appendix B. They compute features, not probabilities.
 
-Every convolution is followed by leaky ReLU and batch normalisation unless it says
-otherwise. Each network is given its `Execution`: whether it is being trained, over which
-devices, and how its layers are computed. Where a mask is given, batch statistics are taken over
-the examples that it marks.
+Every convolution is followed by leaky ReLU and batch normalisation unless stated otherwise. An
+`Execution` tells each network whether it is being trained, over which devices batch statistics are
+taken, and how its layers are computed. If a mask is given, batch statistics are taken over the
+examples that it marks.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,15 @@ BATCH_NORM_EPSILON = 1e-5
 class Execution(NamedTuple):
     """How the layers of a network are computed.
 
-    train: whether it is being trained: batch normalisation uses the statistics of the batch.
-    axis_name: of the devices over which these are taken.
-    dtype: of the activations between layers, and of the operands of convolutions; None for that
-        of the images and parameters.
-    packed: how many neighbouring pixels of a row share one channel vector, 1 or 2. A TPU pads
-        channels to 128 lanes, so 48 channels waste two thirds of its memory bandwidth, and two
-        pixels of 48 channels a quarter. The function that a network computes, and its parameters,
-        are the same.
+    Attributes:
+        train: whether the network is being trained: batch normalisation uses batch statistics.
+        axis_name: the device axis over which batch statistics are taken; None for one device.
+        dtype: the type of the activations between layers and of the operands of convolutions; None
+            for the common type of the inputs and parameters.
+        packed: how many neighbouring pixels of a row share one channel vector, 1 or 2. A TPU pads
+            channels to 128 lanes, so 48 channels waste almost two thirds of its memory bandwidth,
+            and two pixels of 48 channels only a quarter. Packing changes neither the function that
+            a network computes nor its parameters.
     """
 
     train: bool = False
@@ -44,52 +45,109 @@ class Execution(NamedTuple):
 
     @classmethod
     def of(cls, train: bool, axis_name: str | None, activations: str, packed: int) -> "Execution":
-        """As settings name it."""
+        """Creates an `Execution` from the values of `LavaeSettings`.
+
+        Args:
+            train: whether the network is being trained.
+            axis_name: the device axis over which batch statistics are taken; None for one device.
+            activations: the type of the activations, "float32" or "bfloat16".
+            packed: how many pixels of a row share one channel vector.
+
+        Returns:
+            The execution.
+        """
         return cls(train, axis_name, None if activations == "float32" else activations, packed)
 
     def cast(self, *arrays: jax.Array) -> list[jax.Array]:
-        """To the common type that they are computed in."""
+        """Casts arrays to the type in which a layer is computed.
+
+        Args:
+            *arrays: inputs and parameters of the layer.
+
+        Returns:
+            The arrays, all of the same type.
+        """
         return promote_dtype(*arrays, dtype=self.dtype)
 
     def plain(self) -> "Execution":
-        """The same without packing."""
+        """Turns packing off.
+
+        Returns:
+            A copy with `packed` = 1.
+        """
         return self._replace(packed=1)
 
     def exact(self) -> "Execution":
-        """The same in the type of the parameters."""
+        """Turns reduced precision off.
+
+        Returns:
+            A copy that computes in the common type of the inputs and parameters.
+        """
         return self._replace(dtype=None)
 
     def fitting(self, x: jax.Array, stride: int = 1, lost: int = 0) -> "Execution":
-        """The same for a layer on images [N, H, W, C], without packing if it cannot be packed.
+        """Turns packing off if a layer cannot be computed on packed images.
 
-        `lost` is the number of columns by which the layer's output is narrower.
+        Args:
+            x: the layer's input, [N, H, W, C], not packed.
+            stride: the layer's stride.
+            lost: by how many columns the layer's output is narrower than its input.
+
+        Returns:
+            This execution, or a copy without packing.
         """
         can_pack = stride == 1 and x.shape[2] % self.packed == lost % self.packed == 0
         return self if can_pack else self.plain()
 
     def pack(self, x: jax.Array) -> jax.Array:
-        """[N, H, W, C] -> [N, H, W / packed, packed C]."""
+        """Packs neighbouring pixels of each row into one channel vector.
+
+        Args:
+            x: [N, H, W, C].
+
+        Returns:
+            [N, H, W / packed, packed C].
+        """
         n, height, width, channels = x.shape
         return x.reshape(n, height, width // self.packed, self.packed * channels)
 
     def unpack(self, x: jax.Array) -> jax.Array:
-        """The inverse of `pack`."""
+        """Inverts `pack`.
+
+        Args:
+            x: [N, H, W / packed, packed C].
+
+        Returns:
+            [N, H, W, C].
+        """
         n, height, width, channels = x.shape
         return x.reshape(n, height, width * self.packed, channels // self.packed)
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over the examples that a mask [N] marks, on all devices.
+    """Batch normalisation over the marked examples of all devices.
 
-    flax's own averages the devices' means, which is wrong where devices hold different
-    numbers of objects. With no example anywhere, the running statistics serve and stay.
-    Activations are packed as `execution` says; statistics are float32.
+    Flax's own averages the means of the devices, which is wrong if they hold different numbers of
+    objects. If no example is marked on any device, the running statistics are used and remain
+    unchanged. Statistics are float32.
+
+    Attributes:
+        execution: whether the layer is being trained, and how its input is packed.
     """
 
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x, mask=None):
+        """Normalises activations.
+
+        Args:
+            x: activations, [N, ..., packed C].
+            mask: the examples that the batch statistics include, [N] bool; None for all.
+
+        Returns:
+            Normalised activations of the shape and type of `x`.
+        """
         packed = self.execution.packed
         shape, ones = (x.shape[-1] // packed,), nn.initializers.ones
         scale = self.param("scale", ones, shape)
@@ -143,9 +201,16 @@ def _lost(kernel: int, padding: str) -> int:
 
 
 class Conv(nn.Module):
-    """A convolution [N, H, W, C] -> [N, H, W, features], with the parameters of flax's own.
+    """A convolution with the parameters of Flax's own.
 
-    `is_packed`: what it is given is packed already, and what it returns is.
+    Attributes:
+        execution: how the layer is computed.
+        features: the number of output channels, F.
+        kernel: the side of the kernel, in pixels.
+        stride: the stride in both directions.
+        padding: "SAME" or "VALID".
+        use_bias: whether a bias is added.
+        is_packed: whether input and output are packed; if not, the layer packs and unpacks them.
     """
 
     execution: Execution
@@ -158,6 +223,14 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Convolves activations.
+
+        Args:
+            x: [N, H, W, C], or [N, H, W / packed, packed C] if `is_packed`.
+
+        Returns:
+            [N, H', W', F], or [N, H', W' / packed, packed F] if `is_packed`.
+        """
         if self.is_packed:
             return self._convolve(self.execution, x)
         execution = self.execution.fitting(x, self.stride, _lost(self.kernel, self.padding))
@@ -184,11 +257,18 @@ class Conv(nn.Module):
 
 
 def pack_kernel(kernel: jax.Array, packed: int, padding: str) -> jax.Array:
-    """The kernel [k, k, C, F] of a convolution as one of packed activations.
+    """Transforms the kernel of a convolution into one that acts on packed activations.
 
-    Activations are [N, H, W / packed, packed C]. The result is [k, t, packed C, packed F] for t
-    groups of pixels. Most of it is 0: arithmetic doubles for two pixels, and memory traffic, which
-    is what bounds a step on a TPU, is halved.
+    Packed activations are [N, H, W / packed, packed C]. Most of the new kernel is 0. For two
+    pixels, the arithmetic doubles, but the memory traffic, which bounds a step on a TPU, is halved.
+
+    Args:
+        kernel: [k, k, C, F].
+        packed: how many pixels of a row share one channel vector.
+        padding: "SAME" or "VALID".
+
+    Returns:
+        [k, t, packed C, packed F], for a window of t channel vectors.
     """
     size = kernel.shape[1]
     # The leftmost pixel that an output sees, relative to its own.
@@ -204,7 +284,11 @@ def pack_kernel(kernel: jax.Array, packed: int, padding: str) -> jax.Array:
 
 
 class ConvLayer(nn.Module):
-    """Convolution, leaky ReLU, batch normalisation; see `Conv`."""
+    """A convolution, leaky ReLU and batch normalisation.
+
+    Attributes:
+        execution, features, kernel, stride, padding, is_packed: as in `Conv`.
+    """
 
     execution: Execution
     features: int
@@ -215,6 +299,15 @@ class ConvLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask=None):
+        """Applies the layer.
+
+        Args:
+            x: activations, as in `Conv`.
+            mask: the examples that batch statistics include, [N] bool; None for all.
+
+        Returns:
+            Activations, as in `Conv`.
+        """
         execution = self.execution
         if not self.is_packed:
             execution = execution.fitting(x, self.stride, _lost(self.kernel, self.padding))
@@ -227,9 +320,13 @@ class ConvLayer(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + two layers of x; the skip is projected where the width changes.
+    """x + two layers of x; the skip connection is projected if the number of channels changes.
 
-    Without padding ("VALID") the skip loses the border that the layers lose.
+    Attributes:
+        execution: how the layers are computed.
+        features: the number of output channels, F.
+        padding: "SAME", or "VALID", for which the skip connection is cropped as the layers are.
+        linear: whether the layers are convolutions alone.
     """
 
     execution: Execution
@@ -239,7 +336,16 @@ class ResidualBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask=None, inside=None):
-        """`inside` [N, H, W, 1]: activations elsewhere are 0, as beyond the border."""
+        """Applies the block.
+
+        Args:
+            x: activations, [N, H, W, C].
+            mask: the examples that batch statistics include, [N] bool; None for all.
+            inside: [N, H, W, 1] bool; activations elsewhere are set to 0, as beyond the border.
+
+        Returns:
+            [N, H, W, F], or [N, H - 4, W - 4, F] for "VALID" padding.
+        """
         execution = self.execution.fitting(x) if inside is None else self.execution.plain()
         x = execution.pack(*execution.cast(x))
         y = x
@@ -259,24 +365,48 @@ class ResidualBlock(nn.Module):
 
 
 def space_to_depth(x: jax.Array, factor: int) -> jax.Array:
-    """[B, H, W, C] -> [B, H/f, W/f, f f C]."""
+    """Moves the pixels of each cell of f x f pixels into channels.
+
+    Args:
+        x: [B, H, W, C].
+        factor: f, which divides H and W.
+
+    Returns:
+        [B, H / f, W / f, f² C].
+    """
     b, h, w, c = x.shape
     x = x.reshape(b, h // factor, factor, w // factor, factor, c)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, h // factor, w // factor, factor**2 * c)
 
 
 def depth_to_space(x: jax.Array, factor: int) -> jax.Array:
-    """[B, H, W, f f C] -> [B, f H, f W, C]; the inverse of `space_to_depth`."""
+    """Inverts `space_to_depth`.
+
+    Args:
+        x: [B, H, W, f² C].
+        factor: f.
+
+    Returns:
+        [B, f H, f W, C].
+    """
     b, h, w, c = x.shape
     x = x.reshape(b, h, w, factor, factor, c // factor**2)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, h * factor, w * factor, c // factor**2)
 
 
 def blur(maps: jax.Array, factor: int) -> jax.Array:
-    """Maps [B, H, W], each pixel a mean of those around it.
+    """Averages each pixel with those around it.
 
-    The weights fall linearly to 0 at a distance of `factor`, in rows and in columns: a tent.
-    Of pixels with the same row and column modulo `factor` it takes in the same share anywhere.
+    The weights fall linearly to 0 at a distance of `factor`, in rows and in columns (a tent). Away
+    from the border, they add up to the same for each offset of pixels within a cell of `factor` x
+    `factor`.
+
+    Args:
+        maps: [B, H, W].
+        factor: the distance at which the weights are 0, in pixels.
+
+    Returns:
+        [B, H, W].
     """
     rows, columns = (_tent(side, factor) for side in maps.shape[1:])
     return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns)
@@ -289,9 +419,17 @@ def _tent(length: int, reach: int) -> jax.Array:
 
 
 def filtered(maps: jax.Array, weights: np.ndarray) -> jax.Array:
-    """Maps [B, H, W], each pixel a sum of those around it, by weights of rows and of columns.
+    """Convolves maps with a separable symmetric filter.
 
-    In all its digits on any platform: what is done with it compares pixels that are nearly alike.
+    Computed in full precision on every platform, since callers compare pixels that are almost
+    equal.
+
+    Args:
+        maps: [B, H, W]; 0 is assumed outside.
+        weights: [k], k odd, for rows as well as columns.
+
+    Returns:
+        [B, H, W].
     """
     rows, columns = (_band(side, weights) for side in maps.shape[1:])
     return jnp.einsum("hi,bij,wj->bhw", rows, maps, columns, precision="highest")
@@ -306,7 +444,15 @@ def _band(length: int, weights: np.ndarray) -> np.ndarray:
 
 
 def pad_to_multiple(x: jax.Array, factor: int) -> jax.Array:
-    """Adds black rows and columns below and to the right."""
+    """Adds black rows below and columns to the right.
+
+    Args:
+        x: images, [B, H, W, C].
+        factor: the padded height and width are the next multiples of it.
+
+    Returns:
+        The padded images.
+    """
     height, width = x.shape[1:3]
     return jnp.pad(x, ((0, 0), (0, -height % factor), (0, -width % factor), (0, 0)))
 
@@ -315,11 +461,15 @@ def pad_to_multiple(x: jax.Array, factor: int) -> jax.Array:
 
 
 class LocationNet(nn.Module):
-    """Images [B, H, W, C] -> location logits before γ, [B, H, W].
+    """The location network: location logits before γ.
 
-    Images may be padded with black, below and to the right, to a common size. With their own
-    `size` [B, 2], rows and columns, padding changes no logit: activations beyond the border of the
-    image are kept at 0, as the padding of a convolution is. What is returned there is arbitrary.
+    Images may be padded with black, below and to the right, to a common size. If their own sizes
+    are given, padding changes no logit of the image: activations beyond its border are kept at 0,
+    which is what a convolution pads with.
+
+    Attributes:
+        settings: the architecture.
+        execution: how the layers are computed.
     """
 
     settings: LocationSettings
@@ -327,6 +477,15 @@ class LocationNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, size=None):
+        """Computes the logits of images.
+
+        Args:
+            x: images, [B, H, W, C].
+            size: rows and columns of each image before padding, [B, 2]; None if none is padded.
+
+        Returns:
+            Logits, [B, H, W]; arbitrary where an image is padded.
+        """
         settings, factor = self.settings, self.settings.space_to_depth
         height, width = x.shape[1:3]
         x = space_to_depth(pad_to_multiple(x, factor), factor)
@@ -347,14 +506,31 @@ class LocationNet(nn.Module):
 
 
 def scale_logits(params: Mapping[str, Any], scale: float, shift: float) -> dict[str, Any]:
-    """The parameters of a `LocationNet` whose logits are `scale` times those, plus `shift`."""
+    """Changes the parameters of a `LocationNet` so that its logits become scale · logits + shift.
+
+    Args:
+        params: of a `LocationNet`.
+        scale: the factor.
+        shift: the constant.
+
+    Returns:
+        The new parameters.
+    """
     last = {"kernel": scale * params["Conv_0"]["kernel"]}
     last["bias"] = scale * params["Conv_0"]["bias"] + shift
     return {**params, "Conv_0": last}
 
 
 def is_inside(size: jax.Array, canvas: tuple[int, int]) -> jax.Array:
-    """[B, H, W]: the pixels of a canvas that images of `size` [B, 2] cover."""
+    """Marks the pixels of a canvas that images cover.
+
+    Args:
+        size: rows and columns of each image, [B, 2].
+        canvas: height and width, H and W.
+
+    Returns:
+        [B, H, W] bool.
+    """
     rows, columns = (jnp.arange(side) for side in canvas)
     return (rows[:, None] < size[:, 0, None, None]) & (columns < size[:, 1, None, None])
 
@@ -364,11 +540,16 @@ def _keep(x, inside):
 
 
 class AppearanceNet(nn.Module):
-    """Images with a black margin of `radius` around them -> h_app, [B, H, W, 2L].
+    """The appearance network: h_app, the mean and raw log variance of z_app at each pixel.
 
-    No layer is padded, so a window of 2 radius + 1 pixels gives the one vector that
-    belongs to its centre, the same as the map has there, on the border as elsewhere:
-    beyond it, both see a black canvas.
+    No layer is padded, so a window of 2 radius + 1 pixels gives the vector that the map of the
+    whole image has at its centre. This also holds at the border, since the canvas beyond it is
+    black.
+
+    Attributes:
+        settings: the architecture.
+        outputs: the number of output channels, 2L.
+        execution: how the layers are computed.
     """
 
     settings: AppearanceSettings
@@ -377,10 +558,20 @@ class AppearanceNet(nn.Module):
 
     @property
     def radius(self) -> int:
+        """The radius of the receptive field, in pixels."""
         return self.settings.radius
 
     @nn.compact
     def __call__(self, x, mask=None):
+        """Computes h_app of images or windows.
+
+        Args:
+            x: images with a black margin of `radius`, [B, H + 2 radius, W + 2 radius, C].
+            mask: the examples that batch statistics include, [B] bool; None for all.
+
+        Returns:
+            h_app, [B, H, W, 2L].
+        """
         return self._dense(x) if self.settings.network == "dense" else self._residual(x, mask)
 
     def _dense(self, x):
@@ -409,7 +600,14 @@ class AppearanceNet(nn.Module):
 
 
 class SpriteDecoder(nn.Module):
-    """f_sprite: appearance [P, L] -> sprites [P, h, w, C] in (0, 1)."""
+    """f_sprite, which decodes appearances into sprites.
+
+    Attributes:
+        settings: the architecture.
+        size: height and width of a sprite, h = w.
+        channels: the number of channels of a sprite, C.
+        execution: how the layers are computed.
+    """
 
     settings: DecoderSettings
     size: int
@@ -418,6 +616,15 @@ class SpriteDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, z, mask=None):
+        """Decodes appearances.
+
+        Args:
+            z: appearances z_app, [P, L].
+            mask: the entries that batch statistics include, [P] bool; None for all.
+
+        Returns:
+            Sprites in (0, 1), [P, h, w, C].
+        """
         dense = self.settings.network == "dense"
         return nn.sigmoid(self._dense(z) if dense else self._residual(z, mask))
 
