@@ -14,18 +14,44 @@ from lavae_jax.scene import Scene
 
 
 def log_prior_count(lavae: LAVAE, count: jax.Array) -> jax.Array:
-    """log p(n) = log a_n."""
+    """Computes log p(n) = log a_n.
+
+    Args:
+        lavae: bound model.
+        count: n, [B].
+
+    Returns:
+        log p(n), [B].
+    """
     return jax.nn.log_softmax(lavae.count_logits)[count]
 
 
 def log_prior_locations(num_pixels: int, count: jax.Array, num_slots: int) -> jax.Array:
-    """log p(z_loc | n) [B]: the sum of -log(D - i + 1) over i = 1..n."""
+    """Computes log p(z_loc | n), the sum of -log(D - i + 1) over i = 1..n.
+
+    Args:
+        num_pixels: D.
+        count: n, [B].
+        num_slots: S, the largest n.
+
+    Returns:
+        log p(z_loc | n), [B].
+    """
     terms = locations.log_prior(num_pixels, num_slots)
     return jnp.concatenate([jnp.zeros(1, terms.dtype), jnp.cumsum(terms)])[count]
 
 
 def decode(lavae: LAVAE, z_app: jax.Array, objects: PackedObjects) -> jax.Array:
-    """f_sprite: [P, L] -> [P, h, w, C], 0 where there is no object."""
+    """Decodes appearances into sprites by f_sprite.
+
+    Args:
+        lavae: bound model.
+        z_app: appearances, [P, L].
+        objects: the packed objects that they belong to.
+
+    Returns:
+        Sprites, [P, h, w, C]; 0 where there is no object.
+    """
     return objects.mask(lavae.decoder(z_app, objects.valid))
 
 
@@ -36,11 +62,21 @@ def intensity(
     canvas: tuple[int, int],
     composition: str = "sum",
 ) -> jax.Array:
-    """λ, [B, H, W, C], of the sprites [P, h, w, C] of B images.
+    """Composes sprites into λ.
 
-    By `sum`, λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i). By `over`, the slots are painted in turn: a
-    sprite covers a pixel by its brightest channel, and hides what is behind by so much. Of one
-    channel that is the noisy-or 1 - Π_i (1 - sprite_i), whatever the order.
+    With "sum", λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), as in the paper. With "over", slots are
+    painted one after another: the brightest channel of a sprite is its opacity. For one channel,
+    this is the noisy-or 1 - Π_i (1 - sprite_i), for any order of the slots.
+
+    Args:
+        sprites: [P, h, w, C].
+        where: locations, [B, S].
+        objects: the packed objects that the sprites belong to.
+        canvas: height and width, H and W.
+        composition: "sum" or "over".
+
+    Returns:
+        λ, [B, H, W, C].
     """
     num_images, num_slots = where.index.shape
     if composition == "sum":
@@ -68,7 +104,16 @@ def _place(sprites, where, image, num_images, canvas):
 def log_likelihood(
     x: jax.Array, intensity: jax.Array, likelihood: Likelihood = bernoulli
 ) -> jax.Array:
-    """log p(x | z_loc, z_app) [B], over D pixels and C channels."""
+    """Computes log p(x | z_loc, z_app), summed over D pixels and C channels.
+
+    Args:
+        x: images, [B, H, W, C].
+        intensity: λ, [B, H, W, C].
+        likelihood: p(x | λ) of a pixel.
+
+    Returns:
+        Log likelihoods, [B].
+    """
     return bernoulli.sum_pixels(likelihood.log_prob(x, intensity))
 
 
@@ -81,7 +126,17 @@ def sample_prior(
     canvas: tuple[int, int],
     count_logits: jax.Array | None = None,
 ) -> Scene:
-    """A scene from the prior for each key [B]. `count_logits` [B, M + 1] replace p(n)."""
+    """Samples scenes from the prior p(z_loc, z_app, n).
+
+    Args:
+        lavae: bound model.
+        keys: random keys, one for each scene, [B].
+        canvas: height and width, H and W.
+        count_logits: [B, M + 1], replaces the logits of p(n).
+
+    Returns:
+        B scenes.
+    """
     slots, pixels = lavae.settings.max_objects, canvas[0] * canvas[1]
     if count_logits is None:
         count_logits = jnp.broadcast_to(lavae.count_logits, (len(keys), slots + 1))
@@ -101,13 +156,29 @@ def _draw_appearances(lavae, key, number):
 
 
 def sprites(lavae: LAVAE, scene: Scene) -> jax.Array:
-    """What each object looks like, [B, M, h, w, C]; 0 where absent."""
+    """Decodes the sprite of each object in scenes.
+
+    Args:
+        lavae: bound model.
+        scene: B scenes with M slots each.
+
+    Returns:
+        Sprites, [B, M, h, w, C]; 0 where there is no object.
+    """
     drawn, objects = _decode_scene(lavae, scene)
     return objects.scatter(drawn, *scene.location.shape[:2])
 
 
 def render(lavae: LAVAE, scene: Scene) -> jax.Array:
-    """Pixel means [B, H, W, C]: the probability that a pixel is foreground."""
+    """Renders scenes.
+
+    Args:
+        lavae: bound model.
+        scene: B scenes.
+
+    Returns:
+        Pixel means E[x | z], [B, H, W, C]; for binary images, the probability of foreground.
+    """
     drawn, objects = _decode_scene(lavae, scene)
     where = Locations.hard(scene.pixel)
     total = intensity(drawn, where, objects, scene.canvas, lavae.settings.composition)

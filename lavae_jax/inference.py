@@ -15,64 +15,122 @@ from lavae_jax.packing import Budget, PackedObjects
 from lavae_jax.scene import Scene
 from lavae_jax.settings import LavaeSettings
 
-OFF_PEAK = 30.0  # nats by which, at least, other pixels are less likely: support "peaks"
+OFF_PEAK = 30.0  # nats: with support "peaks", pixels off peaks are at least this less likely
 
 
 # --- where objects are, and how many -----------------------------------------
 
 
 class Detection(NamedTuple):
-    """What the location network finds in B images."""
+    """What the location network finds in B images.
 
-    h_loc: jax.Array  # [B, H, W], γ included
-    peaks: jax.Array  # [B, H, W] bool: the pixels that f_count counts
-    count: jax.Array  # [B]: n̂ = f_count(h_loc), at most M; q(n | x) = δ(n - n̂)
+    Attributes:
+        h_loc: location logits, γ included, [B, H, W].
+        peaks: the pixels that f_count counts, [B, H, W] bool.
+        count: n̂ = f_count(h_loc), at most M, [B]; q(n | x) = δ(n - n̂).
+    """
+
+    h_loc: jax.Array
+    peaks: jax.Array
+    count: jax.Array
 
 
 def location_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
-    """h_loc [B, H, W], γ included."""
+    """Computes h_loc, γ included.
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+
+    Returns:
+        h_loc, [B, H, W].
+    """
     return lavae.settings.gamma_for(x.shape[1:3]) * lavae.location(x)
 
 
 def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
-    """Finds the peaks of h_loc [B, H, W] and counts them."""
+    """Finds and counts the peaks of h_loc.
+
+    Args:
+        settings: of the model.
+        h_loc: location logits, γ included, [B, H, W].
+
+    Returns:
+        The detection.
+    """
     peaks = counting.peaks(h_loc, settings.threshold_for(h_loc.shape[1:3]), settings.peak_radius)
     return Detection(h_loc, peaks, counting.count(peaks, settings.max_objects))
 
 
 def object_logits(settings: LavaeSettings, h_loc: jax.Array) -> jax.Array:
-    """The log odds, from h_loc [B, H, W], that an object is located at a pixel."""
+    """Converts h_loc into log-odds of an object at each pixel.
+
+    Args:
+        settings: of the model.
+        h_loc: location logits, γ included, [B, H, W].
+
+    Returns:
+        Log-odds that an object is located at each pixel, [B, H, W].
+    """
     return log_odds(settings, h_loc / settings.gamma_for(h_loc.shape[1:3]))
 
 
 def log_odds(settings: LavaeSettings, logits: jax.Array) -> jax.Array:
-    """The same from what the location network returns, before γ."""
+    """Converts logits of the location network into log-odds of an object at each pixel.
+
+    Args:
+        settings: of the model.
+        logits: output of the location network, before γ, [B, H, W].
+
+    Returns:
+        Log-odds that an object is located at each pixel, [B, H, W].
+    """
     return logits - settings.threshold + settings.log_odds_at_threshold
 
 
 def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
-    """The first M peaks of each image, highest first.
+    """Returns the M highest peaks of each image, in descending order.
 
-    What follows the first n̂ of an image is arbitrary.
+    Args:
+        settings: of the model.
+        detection: what the location network finds in B images.
+
+    Returns:
+        Hard locations, [B, M]. Those after the first n̂ of an image are arbitrary.
     """
     return Locations.hard(_peaks_first(settings, detection)[1])
 
 
 class LocationPosterior(NamedTuple):
-    """q(n | x), and the C pixels of each image that q(z_loc | n, x) draws from."""
+    """q(n | x), and the Q candidate pixels of each image that q(z_loc | n, x) samples from.
 
-    count: jax.Array  # [B]: n̂
-    logits: jax.Array  # [B, C]
-    pixel: jax.Array | None  # [B, C]; None if they are all D, in order
-    # [B, C, N]: components of the prior that an object there may belong to; None for all
+    Attributes:
+        count: n̂, [B].
+        logits: of the candidates, [B, Q].
+        pixel: flat indices of the candidates, [B, Q]; None if they are all D pixels, in order.
+        near: components of the prior that an object at a candidate may belong to, [B, Q, N]; None
+            for all.
+    """
+
+    count: jax.Array
+    logits: jax.Array
+    pixel: jax.Array | None
     near: jax.Array | None = None
 
 
 def location_posterior(settings: LavaeSettings, detection: Detection) -> LocationPosterior:
-    """Over all pixels by h_loc, as in the paper, or over the first M peaks.
+    """Builds q(n | x) and q(z_loc | n, x) from a detection.
 
-    Peaks are equally likely at each draw, so q gives all n! orders of the same locations the same
-    probability, as p does.
+    With `settings.support` = "pixels", the candidates are all pixels, with the logits h_loc, as in
+    the paper. With "peaks", they are the M highest peaks. These are equally likely at each draw, so
+    q gives all n! orders of the same locations the same probability, as p does.
+
+    Args:
+        settings: of the model.
+        detection: what the location network finds in B images.
+
+    Returns:
+        The posterior over D or M candidates.
     """
     if settings.support == "pixels":
         return LocationPosterior(detection.count, _flat(detection.h_loc), None)
@@ -82,7 +140,15 @@ def location_posterior(settings: LavaeSettings, detection: Detection) -> Locatio
 
 
 def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
-    """q(n | x) and q(z_loc | n, x) of images [B, H, W, C]."""
+    """Infers q(n | x) and q(z_loc | n, x).
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+
+    Returns:
+        The posterior.
+    """
     detection = detect(lavae.settings, location_logits(lavae, x))
     return location_posterior(lavae.settings, detection)
 
@@ -106,15 +172,22 @@ def _flat(maps):
 
 
 def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: PackedObjects) -> Gaussian:
-    """q(z_app | z_loc, x) of each object [P, L]: h_app read at its location.
+    """Infers q(z_app | z_loc, x) of each object: h_app at its location.
 
-    Either from the map h_app of the whole image, h_app[z_loc], or computed on the
-    window around each location alone. Both give the same numbers at hard locations.
-    At a relaxed one, the first is the mean of h_app under z_loc and the second is the
-    network's value on the mean window; both pass the gradient on to z_loc.
+    Depending on `settings.appearance.computed_on`, the network runs on the whole image, whose map
+    h_app is read at the locations, or on a window around each location. Both give the same numbers
+    at hard locations. At a relaxed one, the first is the mean of h_app under z_loc, and the second
+    is the network's output for the mean window; both pass the gradient on to z_loc.
 
-    Hard locations may be those of K samples of each image: objects then belong to K B
-    images, which are the B images x over and over.
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        where: locations, [B, S]; hard ones may be [K B, S], K samples of each image, with the
+            images in the order of `x` repeated K times.
+        objects: the P packed objects of the same B or K B images.
+
+    Returns:
+        Mean and log variance of each object's z_app, [P, L].
     """
     on_map = lavae.settings.appearance.computed_on == "map"
     read = _read_map if on_map else _read_windows
@@ -122,7 +195,15 @@ def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: PackedObje
 
 
 def appearance_map(lavae: LAVAE, x: jax.Array) -> jax.Array:
-    """h_app [B, H, W, 2L]."""
+    """Computes h_app of whole images.
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+
+    Returns:
+        h_app, [B, H, W, 2L].
+    """
     margin = (lavae.appearance.radius, lavae.appearance.radius)
     return lavae.appearance(jnp.pad(x, ((0, 0), margin, margin, (0, 0))))
 
@@ -149,18 +230,29 @@ def _read_windows(lavae, x, where, objects):
 
 
 class Posterior(NamedTuple):
-    """One sample of q(z_loc, z_app | n, x) for each image."""
+    """One sample of q(z_loc, z_app | n, x) for each image.
 
-    count: jax.Array  # [B]: the number of objects used
+    Attributes:
+        count: the number of objects used, [B].
+        where: sampled locations, [B, S].
+        objects: the P packed objects.
+        appearance: q(z_app | z_loc, x), [P, L].
+        noise: ε, [P, L].
+        overflow: the number of objects left out because the budget is too small, a scalar.
+        near: components of the prior that each object may belong to, [P, N]; None for all.
+    """
+
+    count: jax.Array
     where: Locations
     objects: PackedObjects
-    appearance: Gaussian  # [P, L]
-    noise: jax.Array  # [P, L]: ε
-    overflow: jax.Array  # []: objects that were cut because the budget is too small
-    near: jax.Array | None = None  # [P, N]: components of the prior; None for all
+    appearance: Gaussian
+    noise: jax.Array
+    overflow: jax.Array
+    near: jax.Array | None = None
 
     @property
     def z_app(self) -> jax.Array:
+        """Sampled appearances, [P, L]."""
         return gaussian.sample(self.appearance, self.noise)
 
 
@@ -173,10 +265,22 @@ def sample_posterior(
     budget: Budget,
     temperature: jax.Array | None = None,
 ) -> Posterior:
-    """Locations and appearances of `count` objects in images x [B, H, W, C].
+    """Samples locations and appearances of the objects in images.
 
-    With a temperature the locations are relaxed, so that a gradient reaches them. Without,
-    there may be posteriors of K B images, with as many counts and keys: K samples of each image.
+    With a temperature, locations are relaxed, so that gradients reach the location network. Without
+    one, `located`, `count` and `keys` may have K B entries, for K samples of each image.
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        located: q(z_loc | n, x), for B or K B images.
+        count: n, the number of objects to sample, [B] or [K B].
+        keys: random keys, [B] or [K B].
+        budget: how many objects are computed.
+        temperature: τ of the Gumbel-softmax, a scalar; None for exact samples.
+
+    Returns:
+        The sample.
     """
     chex.assert_rank(x, 4)
     location_keys, appearance_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -205,10 +309,18 @@ def sample_posterior(
 
 
 def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
-    """The objects that are counted in images [B, H, W, C], and the means of their appearances.
+    """Infers the scenes in images: counts, peak locations and mean appearances.
 
-    M bounds p(n), and not what h_loc can find: `max_objects` says how many there may be instead.
-    `decomposition` has the form for images of any size, without a limit.
+    M bounds p(n), but not what h_loc can find. `decomposition` has the form for images of any size,
+    without a limit to the number of objects.
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        max_objects: the most objects of an image; None for M.
+
+    Returns:
+        B scenes.
     """
     settings = lavae.settings
     if max_objects is not None:
@@ -221,7 +333,16 @@ def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
 
 
 def sample_scene(lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey) -> Scene:
-    """A sample of q(z_loc, z_app, n | x) for each image."""
+    """Samples q(z_loc, z_app, n | x).
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+
+    Returns:
+        B scenes.
+    """
     detection = detect(lavae.settings, location_logits(lavae, x))
     located = location_posterior(lavae.settings, detection)
     budget = Budget.for_everything(lavae.settings.max_objects, len(x))

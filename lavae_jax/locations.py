@@ -14,19 +14,32 @@ import jax.numpy as jnp
 from jax import lax
 
 EXCLUDED = -1e9  # the logit of a pixel that was drawn before: "a low value" (App. B)
-ExcludedBy = Callable[[jax.Array], jax.Array]  # pixels [B] -> which of all [B, D] they exclude
+ExcludedBy = Callable[[jax.Array], jax.Array]  # pixels [B] -> excluded pixels [B, D] bool
 
 
 class Locations(NamedTuple):
-    """S locations for each of B images."""
+    """S locations for each of B images.
 
-    index: jax.Array  # [B, S] int32: the pixel (for a relaxed sample, its largest weight)
-    weights: jax.Array | None  # [B, S, D]: the relaxed one-hot vector; None if hard
-    log_q: jax.Array  # [B, S]: log q of each location given the earlier ones
+    Attributes:
+        index: flat pixels, [B, S] int32; for a relaxed sample, those of the largest weights.
+        weights: relaxed one-hot vectors, [B, S, D]; None if locations are hard.
+        log_q: log q of each location given the earlier ones, [B, S].
+    """
+
+    index: jax.Array
+    weights: jax.Array | None
+    log_q: jax.Array
 
     @classmethod
     def hard(cls, index: jax.Array) -> "Locations":
-        """Given pixels [B, S], which nobody drew."""
+        """Creates hard locations that are given, not sampled.
+
+        Args:
+            index: flat pixels, [B, S].
+
+        Returns:
+            Locations with log q = 0.
+        """
         return cls(index, None, jnp.zeros(index.shape))
 
 
@@ -37,18 +50,36 @@ def sample(
     temperature: jax.Array | None = None,
     excluded_by: ExcludedBy | None = None,
 ) -> Locations:
-    """Draws `num_slots` different pixels one after the other from logits [B, D].
+    """Samples different pixels one after another.
 
-    Each image has a key of its own, keys [B]. With a temperature, each draw is
-    relaxed to the Gumbel-softmax; without one, it is exact. A draw excludes its own pixel
-    from the next ones, or those that `excluded_by` says, such as `within`.
+    Args:
+        keys: random keys, one for each image, [B].
+        logits: unnormalised log probabilities of pixels, [B, D].
+        num_slots: S, how many pixels are sampled.
+        temperature: τ of the Gumbel-softmax, a scalar; None for exact samples.
+        excluded_by: which pixels a draw excludes from the next ones, such as `within`; by default,
+            its own pixel.
+
+    Returns:
+        Locations, [B, S].
+
+    Raises:
+        ValueError: if S > D.
     """
     gumbel = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[1:], logits.dtype))(keys)
     return sample_with_noise(logits, gumbel, num_slots, temperature, excluded_by)
 
 
 def within(radius: int, canvas: tuple[int, int]) -> ExcludedBy:
-    """All pixels at most that many rows and columns away."""
+    """Excludes the square of pixels around a draw.
+
+    Args:
+        radius: the most rows and columns between a draw and an excluded pixel.
+        canvas: height and width, H and W.
+
+    Returns:
+        A function of pixels [B] that marks those that they exclude, [B, D] bool.
+    """
     rows, columns = jnp.divmod(jnp.arange(canvas[0] * canvas[1]), canvas[1])
 
     def excluded(index: jax.Array) -> jax.Array:
@@ -65,12 +96,25 @@ def sample_with_noise(
     temperature: jax.Array | None = None,
     excluded_by: ExcludedBy | None = None,
 ) -> Locations:
-    """`sample` as a deterministic function of Gumbel noise [B, D].
+    """Computes `sample` as a deterministic function of Gumbel noise.
 
-    All draws of an image share their noise: the pixels with the largest perturbed
-    logits, in order, are distributed exactly as draws without replacement
-    (Plackett-Luce), at the price of one noise vector instead of S. That holds if other pixels are
-    excluded, too: which of some pixels is the largest does not depend on how large it is.
+    All draws of an image share their noise: the pixels with the largest perturbed logits, in order,
+    are distributed exactly as draws without replacement (Plackett-Luce), and only one noise vector
+    is needed instead of S. This also holds if a draw excludes other pixels: which of some pixels is
+    the largest does not depend on how large it is.
+
+    Args:
+        logits: unnormalised log probabilities of pixels, [B, D].
+        gumbel: standard Gumbel noise, [B, D].
+        num_slots: S, how many pixels are sampled.
+        temperature: τ of the Gumbel-softmax, a scalar; None for exact samples.
+        excluded_by: which pixels a draw excludes from the next ones; by default, its own pixel.
+
+    Returns:
+        Locations, [B, S].
+
+    Raises:
+        ValueError: if S > D.
     """
     chex.assert_rank([logits, gumbel], 2)
     chex.assert_equal_shape([logits, gumbel])
@@ -86,7 +130,7 @@ def sample_with_noise(
 
 
 def _draw_in_turn(logits, gumbel, num_slots, temperature, excluded_by):
-    """What a draw excludes is masked for the next."""
+    """Draws one pixel after another, and masks those that a draw excludes."""
 
     def draw(masked: jax.Array, _):
         perturbed, log_b = masked + gumbel, jax.nn.log_softmax(masked)
@@ -103,7 +147,7 @@ def _draw_in_turn(logits, gumbel, num_slots, temperature, excluded_by):
 
 
 def _draw_at_once(logits, gumbel, num_slots):
-    """Exact draws that take their own pixel: the largest in order."""
+    """Exact draws that exclude only their own pixel: the largest perturbed logits, in order."""
     index = lax.top_k(logits + gumbel, num_slots)[1]
     drawn = jnp.take_along_axis(logits, index, axis=-1)
     never_drawn = jax.vmap(lambda row, taken: row.at[taken].set(EXCLUDED))(logits, index)
@@ -114,7 +158,16 @@ def _draw_at_once(logits, gumbel, num_slots):
 
 
 def on_canvas(drawn: Locations, pixel: jax.Array, num_pixels: int) -> Locations:
-    """Locations that were drawn from some pixels [B, C] alone, as ones of all D."""
+    """Maps locations among candidate pixels to locations on the canvas.
+
+    Args:
+        drawn: locations among the Q candidates of each image, [B, S].
+        pixel: flat indices of the candidates, [B, Q].
+        num_pixels: D.
+
+    Returns:
+        Locations among all D pixels, [B, S].
+    """
     index = jnp.take_along_axis(pixel, drawn.index, axis=1)
     if drawn.weights is None:
         return drawn._replace(index=index)
@@ -124,5 +177,13 @@ def on_canvas(drawn: Locations, pixel: jax.Array, num_pixels: int) -> Locations:
 
 
 def log_prior(num_pixels: int, num_slots: int) -> jax.Array:
-    """log p [S] of each location given the earlier ones: -log(D - i + 1), i = 1..S."""
+    """Computes log p of each location given the earlier ones, -log(D - i + 1) for i = 1..S.
+
+    Args:
+        num_pixels: D.
+        num_slots: S.
+
+    Returns:
+        Log probabilities, [S].
+    """
     return -jnp.log(num_pixels - jnp.arange(num_slots, dtype=float))

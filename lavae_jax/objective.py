@@ -1,7 +1,7 @@
 """The evidence lower bound (Eq. 6, App. A) and the importance-weighted bound.
 
-Functions of a bound LAVAE. Randomness belongs to the image: `keys` [B] holds one key for
-each, so results do not depend on how images are spread over batches and devices.
+Functions of a bound LAVAE. Each image has a random key of its own in `keys` [B], so results do not
+depend on how images are distributed over batches and devices.
 """
 
 from typing import NamedTuple
@@ -17,24 +17,42 @@ from lavae_jax.packing import Budget
 
 
 class Terms(NamedTuple):
-    """The parts of the ELBO for each image, [B] each."""
+    """The terms of the ELBO for each image, [B] each.
 
-    log_likelihood: jax.Array  # log p(x | z)
+    Attributes:
+        log_likelihood: log p(x | z).
+        kl_count: KL(q(n | x) || p(n)).
+        kl_location: KL of z_loc.
+        kl_appearance: KL of z_app.
+    """
+
+    log_likelihood: jax.Array
     kl_count: jax.Array
     kl_location: jax.Array
     kl_appearance: jax.Array
 
     @property
     def elbo(self) -> jax.Array:
+        """The ELBO of each image, [B]."""
         return self.log_likelihood - self.kl_count - self.kl_location - self.kl_appearance
 
 
 class Elbo(NamedTuple):
+    """A single-sample estimate of the ELBO, and what it was computed from.
+
+    Attributes:
+        terms: the terms of the ELBO.
+        detection: what the location network finds; None if locations were given.
+        count: n̂, [B], even where a different n was forced.
+        posterior: the sample of z_loc and z_app.
+        intensity: λ, [B, H, W, C].
+    """
+
     terms: Terms
-    detection: Detection | None  # None if locations were given
-    count: jax.Array  # [B]: n̂, also where another n was forced
+    detection: Detection | None
+    count: jax.Array
     posterior: Posterior
-    intensity: jax.Array  # [B, H, W, C]: λ
+    intensity: jax.Array
 
 
 def elbo(
@@ -48,12 +66,21 @@ def elbo(
     located: LocationPosterior | None = None,
     standard_prior: bool = False,
 ) -> Elbo:
-    """A single-sample estimate of the ELBO of each image [B, H, W, C].
+    """Estimates the ELBO of each image from a single sample.
 
-    With probability `force_one`, an image's n is forced to 1 (App. B, warm-up). p(n)
-    is trained on n̂ all the same: n has no gradient, so nothing else changes. If it is
-    known what is `located` in the images, the location network is not run. With `standard_prior`,
-    p(z_app) is N(0, I) whatever the model's own.
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        budget: how many objects are computed; None for M in every image.
+        temperature: τ of the Gumbel-softmax, a scalar; None for exact locations.
+        force_one: the probability with which an image's n is forced to 1 (App. B, warm-up). p(n) is
+            trained on n̂ regardless: n has no gradient, so nothing else changes.
+        located: q(n | x) and q(z_loc | n, x), if known; the location network is then not run.
+        standard_prior: whether p(z_app) is N(0, I) regardless of the model's prior.
+
+    Returns:
+        The estimate.
     """
     budget = budget or Budget.for_everything(lavae.settings.max_objects, len(x))
     force_keys, sample_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -97,7 +124,15 @@ def _terms(lavae, p_app, x, posterior, intensity, inferred_count) -> tuple[Terms
 
 
 def kl_location(posterior: Posterior, num_pixels: int) -> jax.Array:
-    """log q(z_loc | n, x) - log p(z_loc | n) [B], a Monte Carlo estimate of the KL."""
+    """Computes log q(z_loc | n, x) - log p(z_loc | n), a Monte Carlo estimate of the KL.
+
+    Args:
+        posterior: a sample for each image.
+        num_pixels: D.
+
+    Returns:
+        The estimates, [B].
+    """
     log_q = posterior.where.log_q  # [B, S]
     num_slots = log_q.shape[1]
     used = jnp.arange(num_slots) < posterior.count[:, None]
@@ -109,29 +144,62 @@ def kl_location(posterior: Posterior, num_pixels: int) -> jax.Array:
 
 
 class Bound(NamedTuple):
-    """The importance-weighted bound on log p(x), and the ELBO's parts, means over samples."""
+    """The importance-weighted bound on log p(x).
 
-    log_p: jax.Array  # [B]
-    terms: NamedTuple  # [B] each
+    Attributes:
+        log_p: the bound, [B].
+        terms: the terms of the ELBO, means over samples, [B] each.
+    """
+
+    log_p: jax.Array
+    terms: NamedTuple
 
     @classmethod
     def of_samples(cls, log_weights: jax.Array, terms: NamedTuple) -> "Bound":
-        """From K samples, [K, B]."""
+        """Computes the bound from K samples.
+
+        Args:
+            log_weights: log p(x, z) - log q(z | x), [K, B].
+            terms: the terms of the ELBO, [K, B] each.
+
+        Returns:
+            The bound.
+        """
         return cls(jax.nn.logmeanexp(log_weights, axis=0), jax.tree.map(lambda a: a.mean(0), terms))
 
 
 def bound(
     lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
 ) -> Bound:
+    """Computes the importance-weighted bound on log p(x).
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        num_samples: K, importance samples for each image.
+        num_slots: at least the largest count; None for M.
+
+    Returns:
+        The bound.
+    """
     return Bound.of_samples(*log_weights(lavae, x, keys, num_samples, num_slots))
 
 
 def log_weights(
     lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
 ) -> tuple[jax.Array, Terms]:
-    """log p(x, z) - log q(z | x) of hard samples z ~ q(z | x), and the ELBO's parts of each.
+    """Computes importance weights of exact samples z ~ q(z | x).
 
-    All are [K, B]. `num_slots` (M if not given) must be no less than the largest count.
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        num_samples: K, samples for each image.
+        num_slots: at least the largest count; None for M.
+
+    Returns:
+        log p(x, z) - log q(z | x), [K, B], and the terms of the ELBO, [K, B] each.
     """
 
     def repeat(a):

@@ -1,18 +1,18 @@
-"""Sprites onto the canvas, and windows out of it: the model's two convolutions.
+"""Sprites placed on the canvas, and windows read from it: the model's two convolutions.
 
-Letters: B images of H x W pixels and C channels; P objects, each of which belongs
-to image `image[p]`. A location is either hard, `index` [P] (flat pixel, row by row),
-or relaxed, `weights` [P, H, W] (a distribution over pixels). The pixel (size // 2,
-size // 2) of a sprite or window lies on the object's location; whatever falls
-outside the canvas is cut off, and the canvas is black beyond its border.
+Letters: B images of H x W pixels and C channels; P objects, each of which belongs to image
+`image[p]`. A location is either hard, `index` [P] (a flat pixel, row by row), or relaxed, `weights`
+[P, H, W] (a distribution over pixels). Pixel (size // 2, size // 2) of a sprite or window lies on
+the object's location. What falls outside the canvas is cut off, and the canvas is black beyond its
+border.
 
-`place` is the paper's  λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), a convolution;
-`windows` is its adjoint, a cross-correlation. Each has two implementations, which agree to
-float accuracy. On accelerators `place` uses `lax.conv_general_dilated`, and `windows` matrix
-products: as a convolution it would have the 64x64 location map as its kernel, and the TPU
-compiler does not finish compiling its gradient. On a CPU both use Fourier transforms, some 70
-times faster than convolutions. The platform that a program is compiled for decides, not the
-one that traces it.
+`place` is the paper's  λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), a convolution; `windows` is its
+adjoint, a cross-correlation. Each has two implementations, which agree to float accuracy. On
+accelerators, `place` uses `lax.conv_general_dilated` and `windows` uses matrix products: as a
+convolution, it would have the 64x64 location map as its kernel, and the TPU compiler does not
+finish compiling its gradient. On a CPU, both use Fourier transforms, which are about 70 times
+faster than convolutions. The choice depends on the platform for which a program is compiled, not on
+the one that traces it.
 """
 
 import functools
@@ -34,9 +34,17 @@ def place(
     num_images: int,
     method: Literal["convolution", "fft"] | None = None,
 ) -> jax.Array:
-    """Sum of sprites [P, h, w, C], each convolved with its location: [B, H, W, C].
+    """Convolves sprites with their locations, and adds up those of each image.
 
-    Without a method, the one that suits the platform.
+    Args:
+        sprites: [P, h, w, C].
+        weights: relaxed locations, [P, H, W].
+        image: the image of each object, [P].
+        num_images: B.
+        method: the implementation; None for the one that suits the platform.
+
+    Returns:
+        λ, [B, H, W, C].
     """
     forms = {"fft": _place_fft, "convolution": _place_convolution}
     forms = {name: functools.partial(f, num_images=num_images) for name, f in forms.items()}
@@ -54,9 +62,17 @@ def windows(
     size: int,
     method: Literal["fft", "matmul"] | None = None,
 ) -> jax.Array:
-    """The mean window [P, size, size, C] around each object under its location.
+    """Reads the mean window around each object under its location.
 
-    Without a method, the one that suits the platform.
+    Args:
+        images: [B, H, W, C].
+        weights: relaxed locations, [P, H, W].
+        image: the image of each object, [P].
+        size: height and width of a window.
+        method: the implementation; None for the one that suits the platform.
+
+    Returns:
+        Windows, [P, size, size, C].
     """
     forms = {"fft": _windows_fft, "matmul": _windows_matmul}
     forms = {name: functools.partial(f, size=size) for name, f in forms.items()}
@@ -80,12 +96,12 @@ def _convolve(sprite: jax.Array, delta: jax.Array) -> jax.Array:
         (1, 1),
         padding,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=lax.Precision.HIGHEST,  # log(1 - λ) tells 0.999 from 1, bfloat16 does not
+        precision=lax.Precision.HIGHEST,  # bfloat16 rounds 0.999 to 1, where log(1 - λ) diverges
     )[0]
 
 
 def _fft_shape(height: int, width: int, overhang: int) -> tuple[int, int]:
-    """A transform that fits the canvas and what hangs over its border, of small factors."""
+    """The shape, with small prime factors, of a transform that holds canvas and overhang."""
     return tuple(scipy.fft.next_fast_len(side + overhang - 1) for side in (height, width))
 
 
@@ -110,7 +126,7 @@ def _windows_fft(images, weights, image, size):
 
 
 def _windows_matmul(images, weights, image, size):
-    """A product of matrices for each row i of the window, then sums along diagonals:
+    """A matrix product for each row i of the window, then sums along diagonals.
 
     window[i, j] = Σ_s (Σ_r weights[r, s] x[r + i, s + j]), the inner sum for all columns of x.
     """
@@ -123,10 +139,10 @@ def _windows_matmul(images, weights, image, size):
 
 
 def _from_diagonal(a: jax.Array, width: int) -> jax.Array:
-    """[..., S, T] -> [..., S, width]: of row s, what follows its element s."""
+    """[..., S, T] -> [..., S, width]: the elements of row s from element s on."""
     *lead, rows, columns = a.shape
     flat = a.reshape(*lead, rows * columns)
-    flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(0, rows)])  # rows longer by one, so shifted
+    flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(0, rows)])  # rows longer by one, hence shifted
     return flat.reshape(*lead, rows, columns + 1)[..., :width]
 
 
@@ -136,7 +152,18 @@ def _from_diagonal(a: jax.Array, width: int) -> jax.Array:
 def place_at(
     sprites: jax.Array, index: jax.Array, image: jax.Array, num_images: int, canvas: tuple[int, int]
 ) -> jax.Array:
-    """`place` for hard locations; the cost is that of the sprites' pixels."""
+    """Acts as `place` for hard locations; the cost is that of the sprites' pixels.
+
+    Args:
+        sprites: [P, h, w, C].
+        index: flat pixels, [P].
+        image: the image of each object, [P].
+        num_images: B.
+        canvas: height and width, H and W.
+
+    Returns:
+        λ, [B, H, W, C].
+    """
     height, width = canvas
     _, h, w, channels = sprites.shape
     padded = jnp.zeros((num_images, height + h - 1, width + w - 1, channels), sprites.dtype)
@@ -150,7 +177,17 @@ def place_at(
 
 
 def windows_at(images: jax.Array, index: jax.Array, image: jax.Array, size: int) -> jax.Array:
-    """`windows` for hard locations; the cost is that of the windows' pixels."""
+    """Acts as `windows` for hard locations; the cost is that of the windows' pixels.
+
+    Args:
+        images: [B, H, W, C].
+        index: flat pixels, [P].
+        image: the image of each object, [P].
+        size: height and width of a window.
+
+    Returns:
+        Windows, [P, size, size, C].
+    """
     _, _, width, channels = images.shape
     margin = (size // 2, size - 1 - size // 2)
     padded = jnp.pad(images, ((0, 0), margin, margin, (0, 0)))
@@ -172,9 +209,15 @@ def _corners(index: jax.Array, image: jax.Array, width: int) -> jax.Array:
 def overlap(
     location: np.ndarray, size: tuple[int, int], canvas: tuple[int, int]
 ) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """The part of the canvas that a sprite at a location covers, and that part of the sprite.
+    """Finds the part of the canvas that a sprite covers, and the corresponding part of the sprite.
 
-    A location beyond the canvas counts as the nearest pixel of it.
+    Args:
+        location: row and column, [2]; beyond the canvas, the nearest pixel of it is used.
+        size: height and width of the sprite.
+        canvas: height and width, H and W.
+
+    Returns:
+        Slices of rows and columns of the canvas, and slices of rows and columns of the sprite.
     """
     on_canvas, on_sprite = [], []
     for at, length, side in zip(location, size, canvas, strict=True):
@@ -191,9 +234,16 @@ def compose(
     canvas: tuple[int, int],
     composition: Literal["sum", "over"] = "sum",
 ) -> np.ndarray:
-    """λ [H, W, C] of sprites [n, h, w, C], each at its location [n, 2].
+    """Composes the sprites of one scene into λ, in NumPy; see `generative.intensity`.
 
-    See `generative.intensity` for the composition.
+    Args:
+        sprites: [n, h, w, C].
+        location: row and column of each sprite, [n, 2].
+        canvas: height and width, H and W.
+        composition: "sum" or "over".
+
+    Returns:
+        λ, [H, W, C].
     """
     total = np.zeros((*canvas, sprites.shape[-1]), np.float32)
     for sprite, at in zip(sprites, location, strict=True):
