@@ -1,4 +1,4 @@
-"""How many objects: f_count and the scale of the location logits (App. B)."""
+"""The number of objects: f_count, and the scale of the location logits (App. B)."""
 
 import math
 
@@ -10,15 +10,31 @@ PAPER_PIXELS = 64 * 64
 
 
 def scale_with_canvas(gamma: float, num_pixels: int) -> float:
-    """γ for a canvas of D pixels: proportional to log D, and `gamma` at the paper's 64x64."""
+    """Computes γ for a canvas: proportional to log D, and `gamma` for the paper's 64x64.
+
+    Args:
+        gamma: γ on a 64x64 canvas.
+        num_pixels: D.
+
+    Returns:
+        γ.
+    """
     return gamma * math.log(num_pixels) / math.log(PAPER_PIXELS)
 
 
 def peaks(h_loc: jax.Array, threshold: float, radius: int) -> jax.Array:
-    """Which pixels of [..., H, W] are local maxima above the threshold.
+    """Finds local maxima above a threshold.
 
-    A local maximum is the largest of the (2 radius + 1)^2 pixels around it; of
-    several equal ones, the first in reading order. Outside the map there is nothing.
+    A local maximum is the largest of the (2 radius + 1)² pixels around it; of several equal ones,
+    the first in reading order. Pixels outside the map are ignored.
+
+    Args:
+        h_loc: maps, [..., H, W].
+        threshold: peaks are above it, in units of `h_loc`.
+        radius: in pixels.
+
+    Returns:
+        [..., H, W] bool.
     """
     h_loc = lax.stop_gradient(h_loc)
     height, width = h_loc.shape[-2:]
@@ -30,7 +46,15 @@ def peaks(h_loc: jax.Array, threshold: float, radius: int) -> jax.Array:
 
 
 def count(peaks: jax.Array, max_objects: int) -> jax.Array:
-    """f_count: the number of peaks of [..., H, W], at most M."""
+    """Computes f_count, the number of peaks.
+
+    Args:
+        peaks: [..., H, W] bool.
+        max_objects: M.
+
+    Returns:
+        The number of peaks, at most M, [...] int32.
+    """
     return jnp.minimum(peaks.sum((-2, -1), dtype=jnp.int32), max_objects)
 
 

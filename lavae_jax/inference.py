@@ -15,7 +15,7 @@ from lavae_jax.packing import Budget, PackedObjects
 from lavae_jax.scene import Scene
 from lavae_jax.settings import LavaeSettings
 
-OFF_PEAK = 30.0  # nats: with support "peaks", pixels off peaks are at least this less likely
+OFF_PEAK = 30.0  # least gap between peaks and other pixels in nats, for support "peaks"
 
 
 # --- where objects are, and how many -----------------------------------------

@@ -1,7 +1,7 @@
 """The likelihood of pixels, p(x | λ), which `settings.likelihood` selects by name.
 
-A likelihood has the functions of `Likelihood`. To add one, write it in a module of its own, name it
-here, and add its name to `LavaeSettings.likelihood`.
+To add a likelihood, implement the functions of `Likelihood` in a module of its own, return it from
+`of`, and add its name to `LavaeSettings.likelihood`.
 """
 
 from typing import Protocol
@@ -17,17 +17,46 @@ class Likelihood(Protocol):
     """Functions of the intensity λ [..., H, W, C], the sum of the sprites."""
 
     def log_prob(self, x: jax.Array, intensity: jax.Array) -> jax.Array:
-        """log p(x | λ) of each pixel."""
+        """Computes log p(x | λ) of each pixel.
+
+        Args:
+            x: images, [..., H, W, C].
+            intensity: λ, [..., H, W, C].
+
+        Returns:
+            Log probabilities or densities, [..., H, W, C].
+        """
 
     def pixel_means(self, intensity: jax.Array) -> jax.Array:
-        """E[x | λ] of each pixel."""
+        """Computes E[x | λ] of each pixel.
+
+        Args:
+            intensity: λ, [..., H, W, C].
+
+        Returns:
+            Means, [..., H, W, C].
+        """
 
     def is_foreground(self, values: jax.Array) -> jax.Array:
-        """Whether pixels of an image, or their means, belong to an object."""
+        """Decides which pixels belong to an object.
+
+        Args:
+            values: pixels of images, or their means, [...].
+
+        Returns:
+            [...] bool.
+        """
 
 
 def of(settings: LavaeSettings) -> Likelihood:
-    """The likelihood of a model."""
+    """Returns the likelihood of a model.
+
+    Args:
+        settings: of the model.
+
+    Returns:
+        The likelihood.
+    """
     if settings.likelihood == "gaussian":
         return GaussianPixels(settings.pixel_deviation)
     return bernoulli

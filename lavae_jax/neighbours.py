@@ -1,9 +1,9 @@
-"""Objects that look alike, by the pixels around them.
+"""Objects of similar appearance, compared by the pixels around them.
 
-A mixture's components start at training objects (`prior.at_encodings`): at different ones, so that
-none is there twice while another is missing. An object is near to those components that started at
-what looks like it. That is known before training and does not change with it, so a training step
-can leave the others out (`prior.log_density`).
+The components of a mixture are initialised at training objects (see `prior.at_encodings`), all of
+them different, so that none is duplicated while another is missing. The components near an object
+are those that were initialised at similar objects. These are known before training and do not
+change with it, so a training step can leave the others out (see `prior.log_density`).
 """
 
 import jax
@@ -12,18 +12,23 @@ import numpy as np
 import scipy.signal
 from jax import lax
 
-NEAR = 8  # components that a training step evaluates for an object, or all if they are fewer
-SKETCH_SIZE = 32  # numbers
-# So that the sketch of an object that is found a pixel off its location changes little.
+NEAR = 8  # components that a training step evaluates for an object; all if there are fewer
+SKETCH_SIZE = 32  # numbers per sketch
+# Makes a sketch insensitive to a location that is off by one pixel.
 BLUR = np.outer([1, 2, 1], [1, 2, 1])
-BATCH_SIZE = 1024  # objects
+BATCH_SIZE = 1024  # objects that are compared at once
 
 
 def sketch(windows: jax.Array) -> jax.Array:
-    """Random projections of blurred windows, which keep their distances (Johnson, Lindenstrauss).
+    """Projects blurred windows at random, which preserves distances (Johnson-Lindenstrauss).
 
-    Windows [P, h, w, C] -> [P, SKETCH_SIZE]. Those of binary windows are whole numbers, so they are
-    exact on every platform.
+    Sketches of binary windows are whole numbers, so they are exact on every platform.
+
+    Args:
+        windows: around objects, [P, h, w, C].
+
+    Returns:
+        Sketches, [P, SKETCH_SIZE].
     """
     signs = np.random.default_rng(0).choice([-1, 1], (*windows.shape[1:], SKETCH_SIZE))
     blurred = scipy.signal.convolve(signs, BLUR[..., None, None], "same", "direct")
@@ -32,9 +37,15 @@ def sketch(windows: jax.Array) -> jax.Array:
 
 
 def different(sketches: np.ndarray, number: int) -> np.ndarray:
-    """Indices of so many of the sketches [P, SKETCH_SIZE].
+    """Selects sketches, different ones first.
 
-    The first that are all different, and if these are not enough, the first of the others.
+    Args:
+        sketches: [P, SKETCH_SIZE].
+        number: how many are selected.
+
+    Returns:
+        Indices, [number] (or [P] if P is less): the first occurrence of each different sketch, in
+        order, and if these are not enough, duplicates in order.
     """
     _, first = np.unique(sketches, axis=0, return_index=True)
     first = np.sort(first)
@@ -43,7 +54,16 @@ def different(sketches: np.ndarray, number: int) -> np.ndarray:
 
 
 def nearest(sketches: np.ndarray, references: np.ndarray, number: int) -> np.ndarray:
-    """Indices of the nearest references [K, SKETCH_SIZE] of each sketch [P, SKETCH_SIZE]."""
+    """Finds the nearest references of each sketch.
+
+    Args:
+        sketches: [P, SKETCH_SIZE].
+        references: [K, SKETCH_SIZE].
+        number: how many references are found, at most K.
+
+    Returns:
+        Indices of references, nearest first, [P, number].
+    """
     pieces = [np.zeros((0, number), np.int32)]
     for start in range(0, len(sketches), BATCH_SIZE):
         piece = sketches[start : start + BATCH_SIZE]

@@ -1,13 +1,13 @@
-"""p(z_app), the prior of appearances: N(0, I), the paper's, or a mixture that is learnt.
+"""p(z_app), the prior of appearances: N(0, I), as in the paper, or a learned mixture.
 
-A prior is a `Mixture`, or None for N(0, I). The cloud of the encodings of a thousand digits is
-a thousand tight clusters, which a mixture of as many Gaussians describes and N(0, I) does not.
+A prior is a `Mixture`, or None for N(0, I). The encodings of a thousand digits form a thousand
+tight clusters. A mixture of as many Gaussians describes them, but N(0, I) does not.
 
     p(z) = (1 - ε) Σ_k w_k N(z; μ_k, v_k) + ε N(z; 0, I)
 
-The last term is not learnt. Without it, an object without a component has next to no
-density, and one such object decides the mean over all scenes; with it, an object costs at most
--log ε = 4.6 nats more than under N(0, I).
+The last term is not learned. Without it, an object that no component covers has a density of almost
+0, and a single such object would dominate the mean over all scenes. With it, an object costs at
+most -log ε = 4.6 nats more than under N(0, I).
 """
 
 import math
@@ -22,47 +22,65 @@ from jax import lax
 from lavae_jax import gaussian
 from lavae_jax.gaussian import Gaussian
 
-LEAST_VARIANCE = 0.03  # of a component, when it starts
+LEAST_VARIANCE = 0.03  # of a component at initialisation
 STANDARD_SHARE = 0.01  # ε
-ENTRIES = 2**22  # of a matrix [P, K], at once
+ENTRIES = 2**22  # the most of a matrix [P, K] that are computed at once
 
 
 class Mixture(NamedTuple):
-    """K Gaussians, by their parameters as they are trained.
+    """A mixture of K Gaussians, stored as its trainable parameters.
 
-    Weights are a softmax and log variances are squashed as those of networks are, so that
-    neither can blow up. A component far from all objects has no gradient but that of its
-    weight, which falls until it no longer counts; it is never moved elsewhere.
+    Weights are a softmax, and log variances are squashed as those of networks are, so that neither
+    can diverge. A component far from all objects has no gradient except that of its weight, which
+    decreases until the component is no longer used; the component is never moved elsewhere.
+
+    Attributes:
+        logits: of the weights, [K].
+        features: means and raw log variances (see `gaussian.from_features`), [2L, K]. With K last,
+            the density is faster on a CPU, since the terms of each sum are contiguous.
     """
 
-    logits: jax.Array  # [K]: of the weights
-    # [2L, K]: means and log variances (`gaussian.from_features`). With K last, the density is
-    # faster on a CPU, since all that is summed lies in order.
+    logits: jax.Array
     features: jax.Array
 
     @property
     def components(self) -> Gaussian:
-        """[L, K]."""
+        """The Gaussians, [L, K]."""
         return gaussian.from_features(self.features, axis=0)
 
     @property
     def perplexity(self) -> jax.Array:
-        """The number of components that are in use: K if all weights are the same."""
+        """The effective number of components, a scalar: K if all weights are equal."""
         log_weights = jax.nn.log_softmax(self.logits)
         return jnp.exp(-jnp.sum(jnp.exp(log_weights) * log_weights))
 
 
 def standard(key: chex.PRNGKey, components: int, latent_size: int) -> Mixture:
-    """Components that are all N(0, I), and so is their mixture; the key is Flax's."""
+    """Creates a mixture whose components are all N(0, I).
+
+    Args:
+        key: unused; Flax passes it to every initialiser.
+        components: K.
+        latent_size: L.
+
+    Returns:
+        The mixture, which is N(0, I).
+    """
     del key
     return Mixture(jnp.zeros(components), jnp.zeros((2 * latent_size, components)))
 
 
 def at_encodings(encodings: np.ndarray) -> Mixture:
-    """A component at each of the encodings [K, L], which are means of q(z_app) under N(0, I).
+    """Creates a mixture with one component at each encoding.
 
-    There, the variance of the encodings and the mean variance of q add up to about 1: what is
-    left of 1 is how far q reaches around an encoding, and so must its component.
+    The variance of the encodings and the mean variance of q add up to about 1 in each coordinate
+    under N(0, I). The variance of a component is therefore 1 minus that of the encodings.
+
+    Args:
+        encodings: means of q(z_app), from a model trained with p(z_app) = N(0, I), [K, L].
+
+    Returns:
+        The mixture.
     """
     variance = np.maximum(1 - encodings.var(0, dtype=np.float64), LEAST_VARIANCE)
     log_variance = np.broadcast_to(np.log(variance), encodings.shape)
@@ -71,10 +89,16 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
 
 
 def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -> jax.Array:
-    """log p(z) of appearances [P, L].
+    """Computes log p(z) of appearances.
 
-    near [P, N]: the components that are evaluated for each, if not all. The others are left out, so
-    that this is a lower bound on log p(z), in a time that does not grow with K.
+    Args:
+        mixture: the prior.
+        z: appearances, [P, L].
+        near: the components that are evaluated for each appearance, [P, N]; None for all. The
+            others are left out, which gives a lower bound on log p(z) in a time independent of K.
+
+    Returns:
+        Log densities, [P].
     """
     learnt = _log_learnt(mixture, z) if near is None else _log_learnt_near(mixture, z, near)
     standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)
@@ -89,8 +113,11 @@ def _log_learnt_near(mixture, z, near):
 
 
 def _log_learnt(mixture, z):
-    """A component's log w N(z; μ, v) is linear in (z², z, 1), so that those of P appearances and
-    K components are a matrix product. P is cut into parts where [P, K] would be too large."""
+    """The log density [P] of the learned components.
+
+    A component's log w N(z; μ, v) is linear in (z², z, 1), so its values for P appearances and K
+    components are a matrix product. P is split into parts if [P, K] would be too large.
+    """
     mean, log_variance = mixture.components
     precision = jnp.exp(-log_variance)
     at_zero = gaussian.log_density(mixture.components, 0).sum(0, keepdims=True)
@@ -99,7 +126,7 @@ def _log_learnt(mixture, z):
 
     def log_p(z):
         powers = jnp.concatenate([jnp.square(z), z, jnp.ones_like(z[..., :1])], axis=-1)
-        # Large numbers cancel here, of which bfloat16 would leave nothing.
+        # Large numbers cancel here, which leaves no correct digit in bfloat16.
         terms = jnp.matmul(powers, factors, precision=lax.Precision.HIGHEST)
         return jax.nn.logsumexp(terms, axis=-1)
 
@@ -108,16 +135,31 @@ def _log_learnt(mixture, z):
 
 
 class Divergence(NamedTuple):
-    """Of q from the prior, [P] each."""
+    """The divergence of q from the prior.
 
-    kl: jax.Array  # KL(q || p); its estimate from the sample, if it has no closed form
-    log_ratio: jax.Array  # log q(z) - log p(z) at the sample
+    Attributes:
+        kl: KL(q || p), [P]; its estimate from the sample if it has no closed form.
+        log_ratio: log q(z) - log p(z) at the sample, [P].
+    """
+
+    kl: jax.Array
+    log_ratio: jax.Array
 
 
 def divergence(
     prior: Mixture | None, q: Gaussian, noise: jax.Array, near: jax.Array | None = None
 ) -> Divergence:
-    """Of q [P, L] and its sample z = μ + σ ε; near: as for `log_density`."""
+    """Computes the divergence of q from the prior.
+
+    Args:
+        prior: p(z_app).
+        q: q(z_app | z_loc, x), [P, L].
+        noise: ε of the sample z = μ + σ ε, [P, L].
+        near: components that are evaluated for each entry, [P, N]; see `log_density`.
+
+    Returns:
+        The divergence.
+    """
     if prior is None:
         log_ratio = gaussian.log_ratio_to_standard(q, noise).sum(-1)
         return Divergence(gaussian.kl_to_standard(q).sum(-1), log_ratio)
@@ -127,9 +169,16 @@ def divergence(
 
 
 def sample(prior: Mixture | None, noise: jax.Array, choice: jax.Array) -> jax.Array:
-    """Appearances [..., L] out of standard normal noise [..., L].
+    """Transforms noise into samples of the prior.
 
-    choice: uniform in 0..1, [...]; it chooses the component, and N(0, I) from 1 - ε on.
+    Args:
+        prior: p(z_app).
+        noise: standard normal, [..., L].
+        choice: uniform in [0, 1), [...]; it selects the component, or N(0, I) if it is at least 1 -
+            ε.
+
+    Returns:
+        Appearances, [..., L].
     """
     if prior is None:
         return noise
@@ -142,7 +191,15 @@ def sample(prior: Mixture | None, noise: jax.Array, choice: jax.Array) -> jax.Ar
 
 
 def moments(prior: Mixture | None, latent_size: int) -> tuple[jax.Array, jax.Array]:
-    """The mean and the standard deviation of each coordinate, [L] each."""
+    """Computes the mean and standard deviation of each coordinate.
+
+    Args:
+        prior: p(z_app).
+        latent_size: L.
+
+    Returns:
+        Means and standard deviations, [L] each.
+    """
     if prior is None:
         return jnp.zeros(latent_size), jnp.ones(latent_size)
     weights = (1 - STANDARD_SHARE) * jax.nn.softmax(prior.logits)

@@ -1,25 +1,24 @@
-"""How the location network learns where objects are before the ELBO can tell it.
+"""Warm-up of the location network by an auxiliary VAE (App. B).
 
-The auxiliary VAE spends its latents where there is something to see: the map of its
-KL is high there. The paper's warm-up has h_loc / γ follow that map while the ELBO is
-trained beside it. The phased warm-up trains the auxiliary VAE first, then h_loc alone on
-the map's *peaks*:
+The auxiliary VAE encodes information where the image has content, so the map of its KL is high
+there. In the paper's warm-up, h_loc / γ is fitted to that map while the ELBO is trained. The phased
+warm-up trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
 
-- The map is the mean over shifts of the image under the VAE's grid of latents. That
-  makes it smooth, and puts its maxima on the objects instead of on cells of the grid.
-- A peak then moves to the centre of mass of the pixels around it. In this generative
-  model an object's pixels are all that there is on a black canvas, so that is the same
-  point of the object at every sighting, and the decoder need not know an object in nine
-  places. (Which point of an object the map peaks at depends on its colour, for one.)
-- h_loc / γ is taken for the log odds of "an object's location is this pixel", but for a
-  constant, and trained as such. So peaks are one pixel wide, each location that is sampled
-  finds an object of its own (γ sharpens the odds), and the threshold above which f_count
-  counts has a meaning that the ELBO, blind to a constant added to h_loc, cannot give it.
-- It learns from images that are turned and mirrored, too, so as to know objects of kinds that
-  are not in the training set.
-- The threshold stands for a small probability. The pixels around a centre share its
-  probability, all the more where an object is of a kind that was never seen, so none of them
-  need pass one half; and where there is no object, the probability is far smaller still.
+- The map is averaged over shifts of the image relative to the VAE's grid of latents. The average is
+  smooth, and its maxima are on the objects instead of on cells of the grid.
+- Each peak is moved to the centre of mass of the pixels around it. The canvas is black, so only the
+  object's own pixels count, and the peak is at the same point of the object wherever the object is.
+  The decoder then need not represent an object at nine offsets. (The point at which the map itself
+  peaks depends on the object's colour, among other things.)
+- h_loc / γ is trained as the log-odds, up to a constant, that an object's location is this pixel.
+  Peaks are therefore one pixel wide, and each sampled location finds a different object (γ sharpens
+  the odds). Training also gives the threshold of f_count a meaning, which the ELBO cannot: it is
+  invariant to a constant added to h_loc.
+- The location network also sees rotated and mirrored images, so that it detects kinds of objects
+  that are not in the training set.
+- The threshold stands for a small probability. The pixels around a centre share its probability,
+  especially for kinds of objects that were never seen, so none of them need exceed one half. Where
+  there is no object, the probability is far smaller still.
 """
 
 import chex
@@ -34,15 +33,31 @@ from lavae_jax.vae import GridVAE
 
 
 def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
-    """Σ over pixels of (map - target)², the mean over images [B, H, W]."""
+    """Computes the squared distance between maps, summed over pixels and averaged over images.
+
+    Args:
+        map_: h_loc / γ, [B, H, W].
+        target: the KL map, [B, H, W]; it gets no gradient.
+
+    Returns:
+        The distance, a scalar.
+    """
     return jnp.square(map_ - jax.lax.stop_gradient(target)).sum((1, 2)).mean()
 
 
 def augment(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
-    """Rotates and mirrors a share of the images [B, H, W, C].
+    """Rotates and mirrors some of the images.
 
-    Each of the 8 symmetries of a square has the same probability; of oblong images, each of the 4
-    that keep the shape.
+    The 8 symmetries of a square have equal probabilities; for other images, the 4 that keep the
+    shape.
+
+    Args:
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        share: the probability that an image is transformed.
+
+    Returns:
+        Images, [B, H, W, C].
     """
     square = x.shape[1] == x.shape[2]
 
@@ -57,9 +72,15 @@ def augment(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
 
 
 def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
-    """The map [B, H, W] of the VAE's KL when each image is shifted on the grid of latents.
+    """Computes the KL map of images that are shifted relative to the grid of latents.
 
-    shift: [B, 2], from 0 to cell - 1 pixels down and to the right.
+    Args:
+        auxiliary: bound auxiliary VAE.
+        x: images, [B, H, W, C].
+        shift: rows down and columns to the right, from 0 to cell - 1, [B, 2].
+
+    Returns:
+        The KL map in the coordinates of the unshifted images, [B, H, W].
     """
     height, width = x.shape[1:3]
     cell = auxiliary.cell
@@ -79,7 +100,19 @@ def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
 
 
 def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: int) -> jax.Array:
-    """The mean of the maps at shifts² places on the grid, evenly spaced from a random one on."""
+    """Averages the KL map over shifts² offsets on the grid of latents.
+
+    The offsets of an image are evenly spaced, and the first is random.
+
+    Args:
+        auxiliary: bound auxiliary VAE.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        shifts: the number of offsets in each direction, at most the pixels of a cell.
+
+    Returns:
+        The mean map, [B, H, W].
+    """
     step = auxiliary.cell // shifts
     first = jax.vmap(lambda key: jax.random.randint(key, (2,), 0, step))(keys)
     maps = [
@@ -91,9 +124,16 @@ def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: in
 
 
 def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array:
-    """Marked pixels [B, H, W], each moved to the centre of mass of the window around it.
+    """Moves marked pixels to the centres of mass of the windows around them.
 
-    The window reaches `radius` pixels in each direction; it moves along, `times` times.
+    Args:
+        peaks: marked pixels, [B, H, W] bool.
+        x: images, [B, H, W, C].
+        radius: how far a window extends in each direction, in pixels.
+        times: how often a mark moves; its window moves with it.
+
+    Returns:
+        Moved marks, [B, H, W] bool.
     """
     batch, height, width = peaks.shape
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)
@@ -105,7 +145,7 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
     total = window_sums(mass)
 
     def nearest_pixel(coordinate):
-        # Halves always go the same way: with rint, it would depend on where the object is.
+        # Halves are always rounded up: with rint, rounding would depend on the location.
         mean = window_sums(mass * coordinate) / jnp.maximum(total, 1e-6)
         return jnp.where(total > 0, jnp.floor(mean + 0.5), coordinate).astype(int)
 
@@ -123,12 +163,21 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
 def detection_loss(
     logits: jax.Array, peaks: jax.Array, positive_weight: float, localisation_weight: float
 ) -> jax.Array:
-    """Cross-entropy of marked pixels [B, H, W], summed over pixels, the mean over images.
+    """Computes the cross-entropy of marked pixels, summed over pixels and averaged over images.
 
-    A marked pixel has `positive_weight`: where several pixels share the chance of being marked,
-    all of them should pass the threshold, since the highest alone is counted. A second term, with
-    `localisation_weight`, is the cross-entropy of which of the 3x3 pixels around a mark is marked:
-    an object's location should always be the same pixel of it.
+    A second term is the cross-entropy of which of the 3x3 pixels around a mark is marked: an
+    object's location should always be the same pixel of it.
+
+    Args:
+        logits: log-odds of an object at each pixel, [B, H, W].
+        peaks: marked pixels, [B, H, W] bool.
+        positive_weight: of marked pixels in the first term. Where several pixels share the
+            probability of being marked, all of them should exceed the threshold, as only the
+            highest is counted.
+        localisation_weight: of the second term.
+
+    Returns:
+        The loss, a scalar.
     """
     entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
     entropy = jnp.where(peaks, positive_weight, 1.0) * entropy
@@ -137,7 +186,7 @@ def detection_loss(
 
 
 def _neighbours(maps):
-    """Each pixel's 3x3 of [B, H, W]: [9, B, H, W]; outside there is nothing."""
+    """The 3x3 pixels around each pixel of [B, H, W]: [9, B, H, W]; -inf outside."""
     height, width = maps.shape[1:]
     padded = jnp.pad(maps, ((0, 0), (1, 1), (1, 1)), constant_values=-jnp.inf)
     starts = [(row, column) for row in range(3) for column in range(3)]
