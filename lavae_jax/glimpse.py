@@ -1,14 +1,14 @@
 """Networks of a grid VAE that see the image through glimpses.
 
-Behind strides of 8 pixels, a plain convolutional network has to learn each digit at 64 offsets.
-Here a cell of the grid sees the image through a glimpse, a window that is centred on a peak of the
+After strides of 8 pixels, a plain convolutional network has to learn each digit at 64 offsets. Here
+a cell of the grid sees the image through a glimpse, a window that is centred on a peak of the
 blurred image, and draws a sprite at an offset that the decoder chooses:
 
     encoder: the peak (no parameters) -> window -> 1x1 layers, which are given its offset
     decoder: 1x1 layers -> a sprite, and its offset in the cell -> canvas
 
-Both are fully convolutional. No latent stands for an object or a count; but peaks, as f_count
-finds them, of a blur of the right width do find objects of one size.
+Both are fully convolutional. No latent represents an object or a count. Peaks as in f_count, of an
+image blurred with the right width, do find objects if these have one size.
 """
 
 import flax.linen as nn
@@ -20,19 +20,34 @@ from lavae_jax import counting
 from lavae_jax.networks import filtered
 
 BACKGROUND = -4.0  # logit of a pixel where nothing is drawn, before training
-FOCUS = 10.0  # of what is drawn, before training; see Decoder
+FOCUS = 10.0  # sharpness of the weights of offsets, before training; see Decoder
 
 
 class Encoder(nn.Module):
-    """Images [B, H, W, C] -> features [B, H / cell, W / cell, outputs]."""
+    """Encodes images through glimpses.
+
+    Attributes:
+        cell: the side of a cell, in pixels.
+        kernel: the side of a window, odd.
+        width: of the layers.
+        outputs: the number of features of a cell.
+    """
 
     cell: int
-    kernel: int  # the side of a window, odd
+    kernel: int
     width: int
     outputs: int
 
     @nn.compact
     def __call__(self, x):
+        """Encodes images.
+
+        Args:
+            x: images, [B, H, W, C].
+
+        Returns:
+            Features, [B, H / cell, W / cell, outputs].
+        """
         rows, columns = fixations(x, self.cell, self.kernel)
         where = [*(a @ _offsets(self.cell) for a in (rows, columns)), rows.sum(-1)]
         where = jnp.stack(where, axis=-1)  # [B, h, w, 3]
@@ -44,19 +59,33 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Latents [B, h, w, L] -> pixel logits [B, cell h, cell w, channels].
+    """Decodes latents into a sprite for each cell.
 
-    Weights of offsets are a discrete Gaussian around the one that is chosen, whose width is learnt.
-    A cell also chooses the strength of its sprite: most have nothing to draw.
+    The weights of offsets are a discrete Gaussian around the offset that is chosen; its width is
+    learned. A cell also chooses the strength of its sprite, since most cells have nothing to draw.
+
+    Attributes:
+        cell: the side of a cell, in pixels.
+        kernel: the side of a sprite, odd.
+        width: of the layers.
+        channels: C.
     """
 
     cell: int
-    kernel: int  # the side of a sprite, odd
+    kernel: int
     width: int
     channels: int
 
     @nn.compact
     def __call__(self, z):
+        """Decodes latents.
+
+        Args:
+            z: latents, [B, h, w, L].
+
+        Returns:
+            Pixel logits, [B, cell h, cell w, C].
+        """
         features = z
         for _ in range(2):
             features = nn.leaky_relu(nn.Dense(self.width)(features))
@@ -73,36 +102,53 @@ class Decoder(nn.Module):
 
 
 def _offsets(cell: int) -> np.ndarray:
-    """The pixels of a cell in one direction: as numbers of mean 0 and variance 1."""
+    """The pixels of a cell in one direction, normalised to mean 0 and variance 1."""
     pixels = np.arange(cell, dtype=np.float32) - (cell - 1) / 2
     return pixels / max(pixels.std(), 1e-6)
 
 
-# --- where to look -----------------------------------------------------------
+# --- where to fixate ---------------------------------------------------------
 
 
 def fixations(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
-    """One-hot rows and columns of the pixel that each cell fixates, [B, h, w, cell] each.
+    """Selects the pixel that each cell fixates.
 
-    That is the pixel where the image, blurred as far as a window reaches, is brighter than
-    anywhere within half a window. In a cell without such a pixel both are 0, so that its
-    glimpse is black. With more than two cells to a window, none has two such pixels.
+    That is the pixel where the image, blurred over the width of a window, is brighter than anywhere
+    within half a window. If a window is wider than two cells, a cell has at most one such pixel.
+
+    Args:
+        x: images, [B, H, W, C].
+        cell: the side of a cell, in pixels.
+        kernel: the side of a window, odd.
+
+    Returns:
+        One-hot rows and one-hot columns, [B, h, w, cell] each. Both are 0 in a cell without such a
+        pixel, whose glimpse is therefore black.
     """
     b, height, width, _ = x.shape
     radius = kernel // 2
-    # Squared, so that a large object does not outshine a small one next to it.
+    # Squared, so that a large object does not dominate a small one next to it.
     bump = np.square(1 - np.square(np.arange(-radius, radius + 1) / (radius + 1)))
     peaks = counting.peaks(filtered(x.max(-1), bump), 0.0, radius - 1).astype(x.dtype)
     peaks = peaks.reshape(b, height // cell, cell, width // cell, cell)
     return peaks.sum(4).swapaxes(2, 3), peaks.sum(2)
 
 
-# --- to look and to draw there -----------------------------------------------
+# --- reading and drawing -----------------------------------------------------
 
 
 def windows(x: jax.Array, rows: jax.Array, columns: jax.Array, kernel: int) -> jax.Array:
-    """What is seen of images [B, H, W, C] around the pixels of each cell, a weighted mean over
-    them: [B, h, w, k, k, C]. Beyond the image it is black."""
+    """Reads the window around the pixels of each cell, a weighted mean over them.
+
+    Args:
+        x: images, [B, H, W, C]; black outside.
+        rows: weights of the rows of each cell, [B, h, w, cell].
+        columns: weights of the columns of each cell, [B, h, w, cell].
+        kernel: k, the side of a window, odd.
+
+    Returns:
+        Windows, [B, h, w, k, k, C].
+    """
     cell = rows.shape[-1]
     views = _views(x, cell, kernel)
     seen = jnp.einsum("bhwap,bhwaxc->bhwpxc", _shifts(rows, kernel), views)
@@ -110,8 +156,16 @@ def windows(x: jax.Array, rows: jax.Array, columns: jax.Array, kernel: int) -> j
 
 
 def draw(sprites: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """The sum of sprites [B, h, w, k, k, C], each around the pixels of its cell, by their
-    weights: [B, H, W, C]. The adjoint of `windows`."""
+    """Adds up sprites, each around the weighted pixels of its cell: the adjoint of `windows`.
+
+    Args:
+        sprites: [B, h, w, k, k, C].
+        rows: weights of the rows of each cell, [B, h, w, cell].
+        columns: weights of the columns of each cell, [B, h, w, cell].
+
+    Returns:
+        Images, [B, H, W, C].
+    """
     kernel, cell = sprites.shape[3], rows.shape[-1]
     drawn = jnp.einsum("bhwap,bhwpxc->bhwaxc", _shifts(rows, kernel), sprites)
     drawn = jnp.einsum("bhwaq,bhwpqc->bhwpac", _shifts(columns, kernel), drawn)
@@ -119,7 +173,7 @@ def draw(sprites: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
 
 
 def _shifts(weights: jax.Array, kernel: int) -> jax.Array:
-    """[..., cell] -> matrices [..., cell + k - 1, k] that move k numbers by 0 to cell - 1."""
+    """[..., cell] -> matrices [..., cell + k - 1, k] that shift k numbers by 0 to cell - 1."""
     cell = weights.shape[-1]
     view = cell + kernel - 1
     moved = np.arange(view)[:, None] - np.arange(kernel)
@@ -128,7 +182,7 @@ def _shifts(weights: jax.Array, kernel: int) -> jax.Array:
 
 
 def _views(x, cell, kernel):
-    """All that a cell's windows can see: [B, h, w, v, v, C], v = cell + k - 1."""
+    """The pixels in all possible windows of each cell: [B, h, w, v, v, C], v = cell + k - 1."""
     b, height, width, channels = x.shape
     h, w, view, margin = height // cell, width // cell, cell + kernel - 1, kernel // 2
     spanned = -(-view // cell)  # cells

@@ -1,4 +1,4 @@
-"""A scene as LAVAE sees it: counted, located, individually editable objects."""
+"""A scene as LAVAE represents it: counted, located, individually editable objects."""
 
 import dataclasses
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Index = int | jax.Array  # of an object: one number, or one for each scene
+Index = int | jax.Array  # slot of an object: a number, or [B]
 
 
 @jax.tree_util.register_dataclass
@@ -15,20 +15,27 @@ Index = int | jax.Array  # of an object: one number, or one for each scene
 class Scene:
     """B scenes with M slots each, of which the first `count` hold an object.
 
-    An immutable pytree that can be indexed and sliced along B (`scene[3]` is a batch of
-    one). Every edit returns a new scene and takes either one argument for all scenes or
-    one for each. An edit of an object that is not there (and `add` where there is no room)
-    leaves that scene as it was, so that edits work under jit. Where objects hide others (a model
-    with the composition "over"), later slots are in front.
+    An immutable pytree that can be indexed and sliced along B (`scene[3]` is a batch of one). Each
+    edit returns a new scene. Its arguments are the same for all scenes, or have a value for each.
+    An edit leaves a scene unchanged if the object does not exist (or, for `add`, if no slot is
+    free), so that edits work under jit. In a model with the composition "over", later slots are in
+    front.
+
+    Attributes:
+        count: n, the number of objects, [B] int32.
+        location: row and column of each object, [B, M, 2] int32; -1 where absent.
+        appearance: z_app, [B, M, L]; 0 where absent.
+        canvas: height and width, H and W.
+        model_fingerprint: identifies the model to which the appearances belong; None if unknown.
+        score: the probability that there is an object, [B, M], 0 where absent; None if not
+            inferred.
     """
 
-    count: jax.Array  # [B] int32
-    location: jax.Array  # [B, M, 2] int32: row and column, -1 where absent
-    appearance: jax.Array  # [B, M, L], 0 where absent
+    count: jax.Array
+    location: jax.Array
+    appearance: jax.Array
     canvas: tuple[int, int] = dataclasses.field(metadata={"static": True})
-    # The fingerprint of the model whose appearances these are; None if unknown.
     model_fingerprint: str | None = dataclasses.field(default=None, metadata={"static": True})
-    # [B, M]: the probability that there is an object, 0 where absent; None if it was not inferred.
     score: jax.Array | None = None
 
     @classmethod
@@ -40,7 +47,18 @@ class Scene:
         canvas: tuple[int, int],
         score: jax.Array | None = None,
     ) -> "Scene":
-        """Objects at flat pixels [B, M], row by row; what follows the first n is ignored."""
+        """Creates scenes from flat pixels.
+
+        Args:
+            count: n, [B].
+            index: flat pixels, row by row, [B, M]; those after the first n are ignored.
+            z_app: appearances, [B, M, L].
+            canvas: height and width, H and W.
+            score: probabilities of the objects, [B, M].
+
+        Returns:
+            B scenes.
+        """
         present = jnp.arange(index.shape[1]) < count[:, None]
         location = jnp.stack([index // canvas[1], index % canvas[1]], axis=-1)
         return cls(
@@ -59,7 +77,7 @@ class Scene:
 
     @property
     def present(self) -> jax.Array:
-        """[B, M]: which slots hold an object."""
+        """[B, M] bool: the slots that hold an object."""
         return jnp.arange(self.location.shape[1]) < self.count[:, None]
 
     # --- a batch -----------------------------------------------------------------
@@ -68,7 +86,17 @@ class Scene:
         return len(self.count)
 
     def __getitem__(self, which) -> "Scene":
-        """A scene (still a batch), a slice, or those that an array of indices or truths names."""
+        """Selects scenes.
+
+        Args:
+            which: an index, a slice, or an array [K] of indices or [B] bool.
+
+        Returns:
+            The selected scenes; for an index, a batch of one.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
         if isinstance(which, tuple):
             raise TypeError("a scene has one axis to index, that of its batch")
         if not isinstance(which, slice):
@@ -89,7 +117,11 @@ class Scene:
         return f"Scene({len(self)} {of}; counts: {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON; `from_dict` is the inverse."""
+        """Converts scenes to plain numbers and lists, for JSON.
+
+        Returns:
+            A dictionary that `from_dict` inverts.
+        """
         arrays = {"location": self.location, "appearance": self.appearance}
         arrays |= {} if self.score is None else {"score": self.score}
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
@@ -108,6 +140,17 @@ class Scene:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Scene":
+        """Inverts `to_dict`.
+
+        Args:
+            content: the dictionary.
+
+        Returns:
+            The scenes.
+
+        Raises:
+            ValueError: if the dictionary does not describe scenes.
+        """
         try:
             scenes, slots = content["scenes"], content["max_objects"]
             count = np.array([len(objects) for objects in scenes], np.int32)
@@ -129,7 +172,15 @@ class Scene:
     # --- edits -------------------------------------------------------------------
 
     def swap(self, i: Index, j: Index) -> "Scene":
-        """Objects i and j swap locations: the paper's reordering."""
+        """Swaps the locations of two objects: the paper's reordering.
+
+        Args:
+            i: slot of an object, a number or [B].
+            j: slot of the other object, a number or [B].
+
+        Returns:
+            The edited scenes.
+        """
         at_i, at_j = self._at(i), self._at(j)
         both = (at_i.any(1) & at_j.any(1))[:, None]
         of_i = jnp.sum(jnp.where(at_i[..., None], self.location, 0), 1, keepdims=True)
@@ -139,17 +190,40 @@ class Scene:
         return self._replace(location=jnp.where(both[..., None], moved, self.location))
 
     def move(self, i: Index, to: jax.Array) -> "Scene":
-        """Moves object i to (row, column); `render` takes the nearest pixel of the canvas."""
+        """Moves an object.
+
+        Args:
+            i: slot of the object, a number or [B].
+            to: row and column, [2] or [B, 2]; `render` uses the nearest pixel of the canvas.
+
+        Returns:
+            The edited scenes.
+        """
         return self._put(self._at(i), to, None)
 
     def with_appearance(self, i: Index, z: jax.Array) -> "Scene":
-        """Gives object i the appearance z [L] or [B, L]."""
+        """Replaces the appearance of an object.
+
+        Args:
+            i: slot of the object, a number or [B].
+            z: appearance, [L] or [B, L].
+
+        Returns:
+            The edited scenes.
+        """
         return self._put(self._at(i), None, z)
 
     def remove(self, i: Index) -> "Scene":
-        """Removes object i; those after it move up by one slot."""
+        """Removes an object; the objects after it move up by one slot.
+
+        Args:
+            i: slot of the object, a number or [B].
+
+        Returns:
+            The edited scenes.
+        """
         at = self._at(i)
-        after = jnp.cumsum(at, 1) > 0  # from i on, where there is an i
+        after = jnp.cumsum(at, 1) > 0  # slot i and those after it; none if object i is absent
 
         def close(values, absent):
             moved_up = jnp.roll(values, -1, axis=1).at[:, -1].set(absent)
@@ -165,7 +239,14 @@ class Scene:
         )
 
     def to_front(self, i: Index) -> "Scene":
-        """Moves object i to the last slot, in front of all others; those after it move up."""
+        """Moves an object to the last used slot, in front of all others; those after it move up.
+
+        Args:
+            i: slot of the object, a number or [B].
+
+        Returns:
+            The edited scenes.
+        """
         slots = jnp.arange(self.location.shape[1])
         first = jnp.argmax(self._at(i), axis=1)[:, None]
         last = self.count[:, None] - 1
@@ -174,7 +255,14 @@ class Scene:
         return self._take(jnp.where(is_there, jnp.where(slots == last, first, shifted), slots))
 
     def to_back(self, i: Index) -> "Scene":
-        """Moves object i to the first slot, behind all others; those before it move down."""
+        """Moves an object to the first slot, behind all others; those before it move down.
+
+        Args:
+            i: slot of the object, a number or [B].
+
+        Returns:
+            The edited scenes.
+        """
         slots = jnp.arange(self.location.shape[1])
         at = self._at(i)
         index = jnp.argmax(at, axis=1)[:, None]
@@ -183,7 +271,7 @@ class Scene:
         return self._take(jnp.where(at.any(1)[:, None], moved, slots))
 
     def _take(self, order: jax.Array) -> "Scene":
-        """The objects in another order of the slots, [B, M]."""
+        """Reorders the slots; `order` is [B, M]."""
         take = jax.vmap(lambda values, slot: values[slot])
         return self._replace(
             location=take(self.location, order),
@@ -192,7 +280,15 @@ class Scene:
         )
 
     def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":
-        """Adds an object in the first free slot; its score is 1."""
+        """Adds an object in the first free slot, with a score of 1.
+
+        Args:
+            location: row and column, [2] or [B, 2].
+            appearance: [L] or [B, L].
+
+        Returns:
+            The edited scenes.
+        """
         slots = jnp.arange(self.location.shape[1])
         first_free = slots == self.count[:, None]  # nowhere if there is no room
         score = None if self.score is None else jnp.where(first_free, 1.0, self.score)
@@ -200,7 +296,7 @@ class Scene:
         return grown._put(first_free, location, appearance)
 
     def _put(self, at: jax.Array, location, appearance) -> "Scene":
-        """The objects at [B, M] get a location, an appearance, or both."""
+        """Sets the location, the appearance, or both, of the objects at [B, M]."""
         changes = {}
         if location is not None:
             _check_whole("a location", location)
@@ -212,7 +308,7 @@ class Scene:
         return self._replace(**changes)
 
     def _at(self, i: Index) -> jax.Array:
-        """[B, M]: True in the slot of object i, nowhere if it is absent."""
+        """[B, M] bool: True in the slot of object i, False everywhere if it is absent."""
         slots = self.location.shape[1]
         if not isinstance(i, jax.core.Tracer):
             _check_whole("the index of an object", i)
@@ -227,7 +323,7 @@ class Scene:
 
 
 def _check_whole(what: str, value: Any) -> None:
-    """Refuses fractions, where the value is known."""
+    """Raises an error for fractions, unless the value is traced."""
     leaves = jax.tree.leaves(value)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return

@@ -1,6 +1,6 @@
-"""What a LAVAE is made of, as plain numbers and words: the `model` part of a run's config.
+"""Settings of a LAVAE, as plain numbers and strings: the `model` part of a run's config.
 
-The paper's values stand in `lavae_jax/recipes/common.py`, not here.
+The paper's values are in `lavae_jax/recipes/common.py`, not here.
 """
 
 import dataclasses
@@ -15,7 +15,15 @@ T = TypeVar("T")
 
 
 def check_choices(owner: str, settings: Any) -> None:
-    """Refuses values that a field of type Literal does not have."""
+    """Checks that fields of type Literal have one of their values.
+
+    Args:
+        owner: the name of the settings in error messages.
+        settings: a dataclass.
+
+    Raises:
+        ValueError: if a field has another value.
+    """
     for name, type_ in typing.get_type_hints(type(settings)).items():
         if typing.get_origin(type_) is Literal:
             choices, value = typing.get_args(type_), getattr(settings, name)
@@ -26,11 +34,16 @@ def check_choices(owner: str, settings: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """h_loc: a residual network and a convolutional head, behind a space-to-depth stem.
+    """h_loc: a residual network and a convolutional head, after a space-to-depth stem.
 
-    blur_logits: whether the logits are blurred as far as a cell of the stem reaches. Behind a
-        stem of f, the last layer has a channel for each of the f² pixels of a cell, and the one
-        with the largest bias would win wherever an object is; the blur weights all equally.
+    Attributes:
+        width: channels of the residual blocks.
+        blocks: the number of residual blocks.
+        head_width: channels of the head.
+        space_to_depth: f, the side of the cells of the stem, in pixels.
+        blur_logits: whether the logits are blurred over the width of a cell. After the stem, the
+            last layer has a channel for each of the f² pixels of a cell, and the one with the
+            largest bias would win wherever there is an object; the blur weights all equally.
     """
 
     width: int
@@ -45,7 +58,7 @@ class LocationSettings:
 
     @property
     def reach(self) -> int:
-        """How many pixels away from a pixel the image can make a difference to its logit."""
+        """The radius of the receptive field of a logit, in pixels, rounded up to whole cells."""
         layers, factor = 2 * self.blocks + 3, self.space_to_depth
         return (layers + 1 + self.blur_logits) * factor
 
@@ -54,10 +67,14 @@ class LocationSettings:
 class AppearanceSettings:
     """h_app.
 
-    network: `residual` has width and blocks; `dense` has window (the side of what it sees,
-        in pixels, odd) and hidden (the layers' widths).
-    computed_on: the `map` of all pixels, to be read at the locations, as in the paper; or
-        the `windows` around the locations alone.
+    Attributes:
+        network: "residual" has `width` and `blocks`; "dense" has `window` and `hidden`.
+        computed_on: the "map" of all pixels, to be read at the locations, as in the paper; or the
+            "windows" around the locations alone.
+        width: channels of the residual blocks.
+        blocks: the number of residual blocks.
+        window: the side of the receptive field, in pixels, odd.
+        hidden: the widths of the layers.
     """
 
     network: Literal["residual", "dense"]
@@ -74,7 +91,7 @@ class AppearanceSettings:
 
     @property
     def radius(self) -> int:
-        """How many pixels away from a location the network sees."""
+        """The radius of the receptive field, in pixels."""
         return self.window // 2 if self.network == "dense" else 2 * self.blocks + 1
 
 
@@ -82,8 +99,14 @@ class AppearanceSettings:
 class DecoderSettings:
     """f_sprite.
 
-    network: `residual`, the paper's, has width, blocks, seed_size and seed_channels (the
-        tensor that the fully connected layer fills); `dense` has hidden (the layers' widths).
+    Attributes:
+        network: "residual", as in the paper, has `width`, `blocks`, `seed_size` and
+            `seed_channels`; "dense" has `hidden`.
+        width: channels of the residual blocks.
+        blocks: the number of residual blocks.
+        seed_size: height and width of the output of the fully connected layer.
+        seed_channels: channels of the output of the fully connected layer.
+        hidden: the widths of the layers.
     """
 
     network: Literal["residual", "dense"]
@@ -101,7 +124,9 @@ class DecoderSettings:
 class PriorSettings:
     """p(z_app).
 
-    kind: `normal`, the paper's N(0, I); `mixture`, of so many Gaussians as it has components.
+    Attributes:
+        kind: "normal", the paper's N(0, I), or "mixture", of Gaussians.
+        components: the number of Gaussians of a mixture; 0 for N(0, I).
     """
 
     kind: Literal["normal", "mixture"]
@@ -120,29 +145,36 @@ class PriorSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LavaeSettings:
-    """
-    channels: C, of the images.
-    sprite_size: height and width of a sprite.
-    max_objects: M.
-    latent_size: L.
-    gamma: γ on a 64x64 canvas.
-    threshold: objects are peaks of h_loc above `threshold` times γ.
-    peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
-    support: where q(z_loc) samples: all `pixels`, as in the paper, or the `peaks` that
-        f_count counts. The latter never draws one object twice from two pixels.
-    exclusion_radius: a draw among all pixels excludes those at most so many rows and columns away
-        from the next draws; 0, as in the paper, for its own pixel alone.
-    min_object_probability: objects are counted from this probability on; it is what the threshold
-        stands for. Where h_loc was not trained as a probability, it only sets the scale of scores.
-    prior: the paper's where a config does not say, as those of old do not.
-    composition: how sprites make the intensity λ: their `sum`, as in the paper, or each `over`
-        those of earlier slots, which it hides.
-    likelihood: of a pixel given λ (see `likelihoods`): `bernoulli` for binary images, and for grey
-        ones `gaussian`, with the width `pixel_deviation`.
-    activations: the type of the activations of convolutional networks. bfloat16 halves the memory
-        traffic of a step on accelerators.
-    packed_pixels: so many pixels share the lanes of a TPU in these networks (see
-        `networks.Execution`). The function is the same up to rounding.
+    """The architecture and constants of a LAVAE.
+
+    Attributes:
+        channels: C, of the images.
+        sprite_size: height and width of a sprite.
+        max_objects: M.
+        latent_size: L.
+        gamma: γ on a 64x64 canvas.
+        threshold: objects are peaks of h_loc above `threshold` times γ.
+        peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
+        support: where q(z_loc) samples: all "pixels", as in the paper, or the "peaks" that f_count
+            counts, which never samples one object twice at two pixels.
+        location: of the location network.
+        appearance: of the appearance network.
+        decoder: of the sprite decoder.
+        exclusion_radius: with the support "pixels", a draw excludes pixels at most this many rows
+            and columns away from the next draws; 0, as in the paper, for its own pixel alone.
+        min_object_probability: the probability that the threshold stands for. If h_loc was not
+            trained as log-odds, it only sets the scale of scores.
+        prior: p(z_app). By default that of the paper, since configs of older versions have no
+            prior.
+        composition: how sprites are composed into λ: their "sum", as in the paper, or each "over"
+            the sprites of earlier slots, which it hides.
+        likelihood: of a pixel given λ (see `likelihoods`): "bernoulli" for binary images,
+            "gaussian" for grey ones.
+        pixel_deviation: the standard deviation of the Gaussian likelihood.
+        activations: the type of the activations of convolutional networks. "bfloat16" halves the
+            memory traffic of a step on accelerators.
+        packed_pixels: how many pixels share the lanes of a TPU in these networks (see
+            `networks.Execution`). It changes results only by rounding.
     """
 
     channels: int
@@ -184,15 +216,42 @@ class LavaeSettings:
         return math.log(self.min_object_probability / (1 - self.min_object_probability))
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:
+        """Computes γ for a canvas.
+
+        Args:
+            canvas: height and width, H and W.
+
+        Returns:
+            γ.
+        """
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])
 
     def threshold_for(self, canvas: tuple[int, int]) -> float:
-        """In units of h_loc, which includes γ."""
+        """Computes the threshold of f_count for a canvas.
+
+        Args:
+            canvas: height and width, H and W.
+
+        Returns:
+            The threshold in units of h_loc, γ included.
+        """
         return self.threshold * self.gamma_for(canvas)
 
 
 def from_config(cls: type[T], config: Mapping[str, Any], **more: Any) -> T:
-    """A dataclass of settings out of a part of a config, its own parts included."""
+    """Creates a dataclass of settings from a part of a config, including nested dataclasses.
+
+    Args:
+        cls: the dataclass.
+        config: values of its fields.
+        **more: further values, which take precedence.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ValueError: if a field is unknown or missing, or has an invalid value.
+    """
     types = typing.get_type_hints(cls)
     values = {**config, **more}
     unknown = sorted(values.keys() - types.keys())

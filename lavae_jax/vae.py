@@ -1,8 +1,8 @@
 """Fully convolutional VAEs whose latents form a grid (App. B).
 
-The auxiliary VAE shows the location network during warm-up where objects are; the baseline is what
-LAVAE is compared with, with the paper's networks or those of `glimpse`. Settings of each
-architecture build a `GridVAE`; the functions take a bound one.
+The auxiliary VAE shows the location network during warm-up where objects are. The baseline is what
+LAVAE is compared with; it has the paper's networks or those of `glimpse`. The settings of each
+architecture build a `GridVAE`, and the functions take a bound one.
 """
 
 import dataclasses
@@ -69,12 +69,19 @@ def _bilinear(execution, width):
 
 
 class Stages(NamedTuple):
+    """The layers of a VAE, as functions of (execution, width).
+
+    Attributes:
+        encoder: stages of the encoder.
+        decoder: stages of the decoder.
+    """
+
     encoder: tuple[Callable, ...]
     decoder: tuple[Callable, ...]
 
 
-# By the stem's space-to-depth factor; a stem as large as a cell leaves layers at the resolution of
-# the latents alone. The auxiliary VAE has 11 x 11 x 8 latents for 64 x 64 pixels.
+# Keys are the stem's space-to-depth factors. If the factor equals the cell, all layers have the
+# resolution of the latents. The auxiliary VAE has 11 x 11 x 8 latents for 64 x 64 pixels.
 _AUXILIARY = {
     1: Stages(
         (_residual, _down(2), _residual, _down(3), _residual),
@@ -100,7 +107,14 @@ _BASELINE = {
 
 
 class Stack(nn.Module):
-    """Stages, and a convolution that gives the number of features requested."""
+    """Stages, and a convolution that returns the requested number of features.
+
+    Attributes:
+        stages: functions (execution, width) -> layer.
+        width: the number of channels of the stages.
+        outputs: the number of channels of the last convolution.
+        execution: how the layers are computed.
+    """
 
     stages: tuple[Callable, ...]
     width: int
@@ -109,40 +123,69 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Applies the stack.
+
+        Args:
+            x: [B, H, W, C].
+
+        Returns:
+            [B, H', W', outputs].
+        """
         for stage in self.stages:
             x = stage(self.execution, self.width)(x)
         return Conv(self.execution.exact(), self.outputs)(x)
 
 
 class GridVAE(nn.Module):
-    """A VAE with a grid of latents; its settings build it.
+    """A VAE with a grid of latents, built by its settings.
 
-    cell: pixels of a latent, in each direction.
-    decode_in_turn: whether samples are decoded one after the other. On a CPU, sprites of all
-        samples are more than its cache holds, but convolutions are slow in a loop.
+    Attributes:
+        encoder: [B, H / f, W / f, f² C] -> [B, h, w, 2 latents].
+        decoder: [B, h, w, latents] -> [B, H / f, W / f, f² C].
+        channels: C.
+        latents: the number of latents at each position of the grid.
+        cell: the pixels of a position of the grid, in each direction.
+        space_to_depth: f.
+        decode_in_turn: whether samples are decoded one after another. On a CPU, the sprites of all
+            samples exceed the cache, but convolutions are slow in a loop.
     """
 
-    encoder: nn.Module  # [B, H / f, W / f, f² C] -> [B, h, w, 2 latents]
-    decoder: nn.Module  # [B, h, w, latents] -> [B, H / f, W / f, f² C]
+    encoder: nn.Module
+    decoder: nn.Module
     channels: int
     latents: int
     cell: int
-    space_to_depth: int = 1  # f
+    space_to_depth: int = 1
     decode_in_turn: bool = False
 
     def __call__(self) -> None:
-        """Both networks on the least input; Flax initialises what is called."""
+        """Runs both networks on the smallest input: Flax initialises what is called."""
         canvas = (self.cell, self.cell)
         q = self.encode(jnp.zeros((1, *canvas, self.channels)))
         self.decode(q.mean, canvas)
 
     def encode(self, x: jax.Array) -> Gaussian:
-        """q(z | x), a grid [B, h, w, latents]."""
+        """Infers q(z | x).
+
+        Args:
+            x: images, [B, H, W, C].
+
+        Returns:
+            The Gaussian, [B, h, w, latents].
+        """
         padded = pad_to_multiple(x, self.cell)
         return gaussian.from_features(self.encoder(space_to_depth(padded, self.space_to_depth)))
 
     def decode(self, z: jax.Array, canvas: tuple[int, int]) -> jax.Array:
-        """Pixel logits [B, H, W, C]."""
+        """Decodes latents into pixel logits.
+
+        Args:
+            z: [B, h, w, latents].
+            canvas: height and width, H and W.
+
+        Returns:
+            Pixel logits, [B, H, W, C].
+        """
         logits = depth_to_space(self.decoder(z), self.space_to_depth)
         return logits[:, : canvas[0], : canvas[1]]
 
@@ -154,8 +197,13 @@ class GridVAE(nn.Module):
 class AuxiliarySettings:
     """The auxiliary VAE of the warm-up.
 
-    cell: pixels of a latent, in each direction.
-    activations, packed_pixels: as in `LavaeSettings`.
+    Attributes:
+        channels: C, of the images.
+        width: channels of the layers.
+        latents: the number of latents at each position of the grid.
+        space_to_depth: f, the side of the cells that the stem moves into channels.
+        cell: the pixels of a position of the grid, in each direction.
+        activations, packed_pixels: as in `LavaeSettings`.
     """
 
     channels: int
@@ -172,6 +220,15 @@ class AuxiliarySettings:
         _check_stem("auxiliary", self.space_to_depth, factors)
 
     def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        """Creates the module.
+
+        Args:
+            train: whether it is being trained.
+            axis_name: the device axis over which batch statistics are taken; None for one device.
+
+        Returns:
+            The unbound VAE.
+        """
         is_coarse = self.space_to_depth == self.cell
         stages = _COARSE_AUXILIARY if is_coarse else _AUXILIARY[self.space_to_depth]
         return _stacked(self, stages, self.cell, train, axis_name)
@@ -181,7 +238,9 @@ class AuxiliarySettings:
 class BaselineSettings:
     """The paper's baseline.
 
-    activations, packed_pixels: as in `LavaeSettings`.
+    Attributes:
+        channels, width, latents, space_to_depth: as in `AuxiliarySettings`.
+        activations, packed_pixels: as in `LavaeSettings`.
     """
 
     channels: int
@@ -196,6 +255,15 @@ class BaselineSettings:
         _check_stem("baseline", self.space_to_depth, list(_BASELINE))
 
     def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        """Creates the module.
+
+        Args:
+            train: whether it is being trained.
+            axis_name: the device axis over which batch statistics are taken; None for one device.
+
+        Returns:
+            The unbound VAE.
+        """
         return _stacked(self, _BASELINE[self.space_to_depth], BASELINE_CELL, train, axis_name)
 
 
@@ -203,7 +271,9 @@ class BaselineSettings:
 class GlimpseSettings:
     """The baseline with the networks of `glimpse`.
 
-    kernel: the side of what a latent sees and draws, in pixels.
+    Attributes:
+        channels, width, latents: as in `AuxiliarySettings`.
+        kernel: the side of the window that a position of the grid sees and draws, in pixels; odd.
     """
 
     channels: int
@@ -219,6 +289,15 @@ class GlimpseSettings:
             )
 
     def build(self, train: bool = False, axis_name: str | None = None) -> GridVAE:
+        """Creates the module.
+
+        Args:
+            train: ignored, as there is no batch normalisation.
+            axis_name: ignored.
+
+        Returns:
+            The unbound VAE.
+        """
         del train, axis_name  # no batch normalisation
         sizes = BASELINE_CELL, self.kernel, self.width
         return GridVAE(
@@ -236,7 +315,17 @@ BASELINES = {"baseline": BaselineSettings, "glimpse": GlimpseSettings}
 
 
 def baseline_settings(model: Mapping[str, Any]) -> BaselineSettings | GlimpseSettings:
-    """From the `model` of a baseline's config."""
+    """Reads the settings of a baseline.
+
+    Args:
+        model: the `model` part of a baseline's config.
+
+    Returns:
+        The settings of its architecture.
+
+    Raises:
+        ValueError: if the architecture is unknown or a setting is invalid.
+    """
     model = dict(model)
     architecture = model.pop("architecture", "baseline")
     if architecture not in BASELINES:
@@ -271,27 +360,56 @@ def _stacked(settings, stages: Stages, cell: int, train, axis_name) -> GridVAE:
 
 
 class Terms(NamedTuple):
-    """The parts of the ELBO."""
+    """The terms of the ELBO for each image.
 
-    log_likelihood: jax.Array  # [B]: log p(x | z)
-    kl: jax.Array  # [B]
+    Attributes:
+        log_likelihood: log p(x | z), [B].
+        kl: KL(q(z | x) || p(z)), or its estimate from the sample, [B].
+    """
+
+    log_likelihood: jax.Array
+    kl: jax.Array
 
     @property
     def elbo(self) -> jax.Array:
+        """The ELBO of each image, [B]."""
         return self.weighted_elbo(1.0)
 
     def weighted_elbo(self, beta: jax.Array | float) -> jax.Array:
-        """The β-VAE's objective."""
+        """Computes the objective of the β-VAE.
+
+        Args:
+            beta: the weight of the KL, β.
+
+        Returns:
+            log p(x | z) - β KL, [B].
+        """
         return self.log_likelihood - beta * self.kl
 
 
 class Elbo(NamedTuple):
+    """A single-sample estimate of the ELBO.
+
+    Attributes:
+        terms: the terms of the ELBO.
+        kl: KL(q(z | x) || p(z)) of each position of the grid, [B, h, w].
+    """
+
     terms: Terms
-    kl: jax.Array  # [B, h, w]: of each position of the grid
+    kl: jax.Array
 
 
 def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
-    """A single-sample estimate for images [B, H, W, C]; each has a key of its own, keys [B]."""
+    """Estimates the ELBO of each image from a single sample.
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+
+    Returns:
+        The estimate.
+    """
     q = vae.encode(x)
     noise = jax.vmap(lambda key: jax.random.normal(key, q.mean.shape[1:], q.mean.dtype))(keys)
     kl = gaussian.kl_to_standard(q).sum(-1)
@@ -299,15 +417,32 @@ def elbo(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey) -> Elbo:
 
 
 def log_likelihood(vae: GridVAE, x: jax.Array, z: jax.Array) -> jax.Array:
-    """log p(x | z) of images [B, H, W, C]."""
+    """Computes log p(x | z).
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+        z: latents, [B, h, w, latents].
+
+    Returns:
+        Log likelihoods, [B].
+    """
     logits = vae.decode(z, x.shape[1:3])
     return bernoulli.sum_pixels(bernoulli.log_prob_from_logits(x, logits))
 
 
 def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
-    """A random square of each image [B, H, W, C] that contains a foreground pixel, if there is one.
+    """Crops a random square of each image that contains a foreground pixel, if there is one.
 
-    Most squares have none, and teach little. It is no larger than the image.
+    Most squares contain none, and little can be learned from these.
+
+    Args:
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        side: of the square, in pixels; at most that of the image is used.
+
+    Returns:
+        Squares, [B, side, side, C].
     """
     height, width, channels = x.shape[1:]
     side = min(side, height, width)
@@ -327,7 +462,17 @@ def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
 def log_weights(
     vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int
 ) -> tuple[jax.Array, Terms]:
-    """log p(x, z) - log q(z | x) of samples z ~ q(z | x), and its parts, [K, B] each."""
+    """Computes importance weights of samples z ~ q(z | x).
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        num_samples: K, samples for each image.
+
+    Returns:
+        log p(x, z) - log q(z | x), [K, B], and the terms of the ELBO, [K, B] each.
+    """
     q = vae.encode(x)
     shape = (num_samples, *q.mean.shape[1:])
     draw = jax.vmap(lambda key: jax.random.normal(key, shape, q.mean.dtype), out_axes=1)
@@ -345,31 +490,75 @@ def _log_likelihoods(vae, x, z):
 
 
 def bound(vae: GridVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int) -> Bound:
-    """The importance-weighted bound."""
+    """Computes the importance-weighted bound on log p(x).
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+        keys: random keys, [B].
+        num_samples: K, importance samples for each image.
+
+    Returns:
+        The bound.
+    """
     return Bound.of_samples(*log_weights(vae, x, keys, num_samples))
 
 
 def reconstruct(vae: GridVAE, x: jax.Array) -> jax.Array:
-    """Pixel means [B, H, W, C] at the mean of q(z | x)."""
+    """Decodes the mean of q(z | x).
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+
+    Returns:
+        Pixel means, [B, H, W, C].
+    """
     return jax.nn.sigmoid(vae.decode(vae.encode(x).mean, x.shape[1:3]))
 
 
 def sample_prior(vae: GridVAE, keys: chex.PRNGKey, canvas: tuple[int, int]) -> jax.Array:
-    """Pixel means [B, H, W, C] of images from the prior, one for each key [B]."""
+    """Samples images from the prior.
+
+    Args:
+        vae: bound VAE.
+        keys: random keys, one for each image, [B].
+        canvas: height and width, H and W.
+
+    Returns:
+        Pixel means, [B, H, W, C].
+    """
     shape = (*(-(-side // vae.cell) for side in canvas), vae.latents)
     z = jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
     return jax.nn.sigmoid(vae.decode(z, canvas))
 
 
 def kl(vae: GridVAE, x: jax.Array) -> jax.Array:
-    """KL(q(z | x) || p(z)) of each position of the grid, [B, h, w]."""
+    """Computes KL(q(z | x) || p(z)) of each position of the grid.
+
+    Args:
+        vae: bound VAE.
+        x: images, [B, H, W, C].
+
+    Returns:
+        The KL, [B, h, w].
+    """
     return gaussian.kl_to_standard(vae.encode(x)).sum(-1)
 
 
 def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:
-    """The grid's KL [B, h, w] brought to the image's size by bilinear interpolation.
+    """Enlarges the grid's KL to the size of the image, by bilinear interpolation.
 
-    Cell (i, j) stays over the pixels that it stands for, cell·i to cell·(i + 1) - 1.
+    Position (i, j) stays over its own pixels: rows cell · i to cell · (i + 1) - 1, and columns
+    likewise.
+
+    Args:
+        kl: [B, h, w].
+        cell: the pixels of a position of the grid, in each direction.
+        canvas: height and width, H and W.
+
+    Returns:
+        The KL map, [B, H, W].
     """
     b, h, w = kl.shape
     enlarged = jax.image.resize(kl, (b, cell * h, cell * w), "bilinear")
