@@ -16,7 +16,14 @@ from lavae_jax.model import Variables
 
 
 def is_traced(tree: Any) -> bool:
-    """Whether this is under jit, or some array under grad."""
+    """Checks whether arrays are traced, as they are under jit, or some of them under grad.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        Whether they are.
+    """
     return any(
         isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves(tree), jnp.zeros(()))
     )
@@ -38,15 +45,15 @@ def in_batches(
     least: int = 1,
     progress: str | None = None,
 ) -> Any:
-    """function(module, *inputs) for trees of arrays of any length.
+    """Computes function(module, *inputs) for arrays of any length, in batches on all local devices.
 
-    Every device gets `batch_size` examples at a time, or a smaller power of two, but not below
-    `least`, if there are fewer; the last batch is padded. So few programs are compiled, and memory
-    is bounded. Under jit, the whole batch is computed at once.
+    Each device gets `batch_size` examples at a time or, if there are fewer, a smaller power of two,
+    but no less than `least`; the last batch is padded. Few programs are compiled, and memory is
+    bounded. Under jit, all examples are computed at once.
 
     Args:
         function: of a bound module and arrays with a common leading axis.
-        module: to be bound.
+        module: the unbound module.
         variables: of the module.
         inputs: trees of arrays.
         batch_size: examples for each device at a time.

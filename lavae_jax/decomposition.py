@@ -4,12 +4,12 @@
     select      which peaks are objects
     describe    the appearance network, once for each object: z_app from the window around it
 
-This is the one path that everything takes which uses a trained model: arrays, folders, images of
-different sizes, large images, evaluation and the playground. Training has compiled, differentiable
-forms of the same steps in `inference`.
+Everything that uses a trained model takes this path: arrays, folders, images of different sizes,
+large images, evaluation and the playground. Training has compiled, differentiable forms of the same
+steps in `inference`.
 
 An image is one tile or, if it is large, several (see `tiles`). Tiles are padded to a few sizes, so
-that few programs are compiled. Neither changes a result.
+that few programs are compiled. Neither changes the results.
 """
 
 import math
@@ -31,20 +31,20 @@ Run = Callable[..., np.ndarray]
 Images = Sequence[np.ndarray]  # [H, W, C] each, as the model sees them
 
 USUAL_PIXELS = 64 * 64
-PIXELS_AT_ONCE = 1 << 23  # on the host
+PIXELS_AT_ONCE = 1 << 23  # the most that are held on the host
 OBJECTS_AT_ONCE = 512
-FEW_OBJECTS = 64  # fewer are padded to so many, so that few programs are compiled
+FEW_OBJECTS = 64  # smaller batches are padded to this, so that few programs are compiled
 
 
 class Detections(NamedTuple):
-    """What is detected in one image, the most probable first.
+    """The objects detected in one image, the most probable first.
 
     Attributes:
-        canvas: height and width of the image.
-        location: [n, 2], row and column of each object.
-        log_odds: [n], that there is an object.
-        num_detected: how many there were before a selection.
-        log_odds_map: [H, W], of an object at each pixel; None if it was not kept.
+        canvas: height and width, H and W.
+        location: row and column of each object, [n, 2].
+        log_odds: of each object, [n].
+        num_detected: how many objects were detected before a selection.
+        log_odds_map: of an object at each pixel, [H, W]; None if not kept.
     """
 
     canvas: tuple[int, int]
@@ -55,7 +55,7 @@ class Detections(NamedTuple):
 
     @property
     def score(self) -> np.ndarray:
-        """[n], the probability of each object."""
+        """[n]: the probability of each object."""
         return scipy.special.expit(self.log_odds)
 
 
@@ -65,14 +65,17 @@ class Detections(NamedTuple):
 def detect(
     run: Run, settings: LavaeSettings, images: Images, batch_size: int, keep_maps: bool = False
 ) -> list[Detections]:
-    """Finds the objects of images of any size, as many as there are.
+    """Finds the objects of images of any size, without a limit to their number.
 
     Args:
-        run: computes functions of the model.
+        run: computes functions of the model; see `Run`.
         settings: of the model.
-        images: what the model sees of them.
-        batch_size: how many images of 64x64 are processed at once; fewer of larger ones.
+        images: as the model sees them, [H, W, C] each.
+        batch_size: how many images of 64x64 are processed at once; fewer if they are larger.
         keep_maps: whether the log-odds of all pixels are returned, too.
+
+    Returns:
+        The detections of each image.
     """
     location, radius = settings.location, settings.peak_radius
     margin = location.reach + radius
@@ -100,17 +103,34 @@ def detect(
 
 
 def images_at_once(batch_size: int, canvas: tuple[int, int]) -> int:
-    """`batch_size` images of 64x64, and fewer of larger ones."""
+    """Computes how many images are processed at once.
+
+    Args:
+        batch_size: the number for images of 64x64.
+        canvas: height and width, H and W.
+
+    Returns:
+        `batch_size`, or fewer for larger images.
+    """
     return max(1, min(batch_size, batch_size * USUAL_PIXELS // math.prod(canvas)))
 
 
 def log_odds(lavae: LAVAE, x: jax.Array, size: jax.Array | None = None) -> jax.Array:
-    """The log-odds [B, H, W] of an object at each pixel; see `LocationNet` for `size`."""
+    """Computes the log-odds of an object at each pixel.
+
+    Args:
+        lavae: bound model.
+        x: images, [B, H, W, C].
+        size: rows and columns of each image before padding, [B, 2]; see `LocationNet`.
+
+    Returns:
+        Log-odds, [B, H, W].
+    """
     return inference.log_odds(lavae.settings, lavae.location(x, size))
 
 
 def _log_odds_and_peaks(lavae, x, size):
-    """Of padded images [B, H, W, C] with a size [B, 2] of their own."""
+    """Log-odds and peaks of padded images [B, H, W, C] with sizes [B, 2]."""
     settings = lavae.settings
     inside = networks.is_inside(size, x.shape[1:3])
     logits = jnp.where(inside, log_odds(lavae, x, size), -jnp.inf)
@@ -118,7 +138,7 @@ def _log_odds_and_peaks(lavae, x, size):
 
 
 def _of_one_size(cut: Iterable[tuple[int, tiles.Tile]]) -> Iterable[list[tuple[int, tiles.Tile]]]:
-    """Tiles in groups of one padded size, each of which fits into memory."""
+    """Groups tiles by padded size; each group fits into memory."""
     groups: dict[tuple[int, int], list[tuple[int, tiles.Tile]]] = {}
     for i, tile in cut:
         groups.setdefault(tile.padded_size, []).append((i, tile))
@@ -129,7 +149,7 @@ def _of_one_size(cut: Iterable[tuple[int, tiles.Tile]]) -> Iterable[list[tuple[i
 
 
 def _in_order(canvas, parts, log_odds_map) -> Detections:
-    """By falling log-odds; equal ones in reading order."""
+    """Sorts by decreasing log-odds; equal ones in reading order."""
     location = np.concatenate([part[0] for part in parts]).reshape(-1, 2).astype(np.int32)
     odds = np.concatenate([part[1] for part in parts]).astype(np.float32)
     order = np.lexsort((location[:, 1], location[:, 0], -odds))
@@ -142,7 +162,20 @@ def _in_order(canvas, parts, log_odds_map) -> Detections:
 def select(
     detections: Detections, max_objects: float = math.inf, min_score: float = 0.0
 ) -> Detections:
-    """The objects that are probable enough, and no more than `max_objects` of them."""
+    """Selects the most probable objects.
+
+    Args:
+        detections: of one image.
+        max_objects: the most objects that are kept.
+        min_score: the least probability of an object.
+
+    Returns:
+        The selected detections.
+
+    Raises:
+        TypeError: if `max_objects` is not a whole number.
+        ValueError: if a limit is out of range.
+    """
     check_limits(max_objects, min_score)
     number = int(min(np.count_nonzero(detections.score >= min_score), max_objects))
     return detections._replace(
@@ -151,7 +184,16 @@ def select(
 
 
 def check_limits(max_objects: float, min_score: float) -> None:
-    """Refuses what makes no sense as a limit to the objects of an image."""
+    """Checks the limits of a selection.
+
+    Args:
+        max_objects: a whole number of at least 1, or infinity.
+        min_score: a probability.
+
+    Raises:
+        TypeError: if `max_objects` is not a whole number.
+        ValueError: if a limit is out of range.
+    """
     if max_objects != math.inf:
         whole_number("max_objects", max_objects, 1)
     if not 0 <= min_score <= 1:  # nan is neither
@@ -159,7 +201,20 @@ def check_limits(max_objects: float, min_score: float) -> None:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """Refuses fractions and what is too small."""
+    """Checks that a value is a whole number.
+
+    Args:
+        name: of the value, for error messages.
+        value: the value.
+        least: the least number allowed.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: if the value is not a whole number.
+        ValueError: if it is less than `least`.
+    """
     try:
         number = operator.index(value)
     except TypeError:
@@ -175,7 +230,17 @@ def whole_number(name: str, value: Any, least: int) -> int:
 def describe(
     run: Run, settings: LavaeSettings, images: Images, detected: Sequence[Detections]
 ) -> list[np.ndarray]:
-    """The mean appearances of detected objects, [n, L] for each image."""
+    """Infers the mean appearances of detected objects.
+
+    Args:
+        run: computes functions of the model; see `Run`.
+        settings: of the model.
+        images: as the model sees them, [H, W, C] each.
+        detected: the detections of each image.
+
+    Returns:
+        The mean appearances of each image, [n, L].
+    """
     radius = settings.appearance.radius
     windows = [
         cut_windows(image, one.location, radius)
@@ -188,13 +253,30 @@ def describe(
 
 
 def split(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Parts of given lengths, one after the other."""
+    """Splits an array into parts.
+
+    Args:
+        values: [n, ...].
+        lengths: of the parts, with sum n.
+
+    Returns:
+        The parts, in order.
+    """
     ends = np.cumsum(lengths, dtype=int)
     return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def cut_windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarray:
-    """[n, 2 radius + 1, 2 radius + 1, C] around pixels of an image [H, W, C]; black beyond it."""
+    """Cuts windows out of an image.
+
+    Args:
+        image: [H, W, C]; black outside.
+        centres: row and column of each window's centre, [n, 2].
+        radius: how far a window extends in each direction, in pixels.
+
+    Returns:
+        Windows, [n, 2 radius + 1, 2 radius + 1, C] float32.
+    """
     side = 2 * radius + 1
     padded = np.pad(image, ((radius, radius), (radius, radius), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(0, 1))
@@ -206,18 +288,18 @@ def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
 
 
 def depth_order(sprites: np.ndarray, location: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Which object is behind which: the order in which a composition by `over` explains an image.
+    """Orders objects from back to front, so that a composition by "over" explains an image best.
 
-    Of two sprites that cover the same pixels, the one that is nearer to the image there is in
-    front. Objects that overlap with no other one keep their order.
+    Of two sprites that cover the same pixels, the one that is closer to the image there is in
+    front. Objects that do not overlap with others keep their order.
 
     Args:
         sprites: [n, h, w, C].
-        location: [n, 2].
+        location: row and column of each object, [n, 2].
         image: [H, W, C].
 
     Returns:
-        [n], indices of the objects, the hindmost first.
+        Indices of the objects, back to front, [n].
     """
     number, canvas = len(location), image.shape[:2]
     gain = np.zeros((number, number), np.float32)  # of having i in front of j
@@ -240,7 +322,15 @@ def depth_order(sprites: np.ndarray, location: np.ndarray, image: np.ndarray) ->
 
 
 def decode(run: Run, z_app: np.ndarray) -> np.ndarray:
-    """The sprites [n, h, w, C] of appearances [n, L]."""
+    """Decodes appearances into sprites.
+
+    Args:
+        run: computes functions of the model; see `Run`.
+        z_app: appearances, [n, L].
+
+    Returns:
+        Sprites, [n, h, w, C].
+    """
     return run(_sprites, z_app, batch_size=OBJECTS_AT_ONCE, least=FEW_OBJECTS)
 
 

@@ -1,7 +1,8 @@
-"""Early diagnostics of training, for each image: does q(z_loc) find every object once?
+"""Early diagnostics of training for each image: does q(z_loc) find every object once?
 
-The ELBO falls for a long time whether or not objects are found. These values tell the two apart
-from the first evaluation on; "Is a run healthy?" in docs/platforms.md says what to expect.
+The ELBO improves for a long time whether or not objects are found. These values distinguish the two
+cases from the first evaluation on; "Is a run healthy?" in docs/platforms.md describes what to
+expect.
 """
 
 from typing import NamedTuple
@@ -15,10 +16,15 @@ from lavae_jax.settings import LavaeSettings
 
 
 class Masked(NamedTuple):
-    """Values of those images for which they have a meaning."""
+    """Values that are only defined for some images.
 
-    value: jax.Array  # [B]
-    valid: jax.Array  # [B] bool
+    Attributes:
+        value: [B].
+        valid: the images for which the value is defined, [B] bool.
+    """
+
+    value: jax.Array
+    valid: jax.Array
 
 
 def location_diagnostics(
@@ -28,20 +34,20 @@ def location_diagnostics(
     used: jax.Array,
     count: jax.Array,
 ) -> dict[str, jax.Array | Masked]:
-    """All diagnostics of B images, by name.
+    """Computes all diagnostics of B images.
 
     Args:
         settings: of the model.
         detection: what the location network finds in the images.
-        drawn: pixels [B, S] sampled from q(z_loc | n, x), of which the first `used` [B] count.
-        used: how many were sampled.
-        count: [B], the true number of objects, or the inferred one if that is not known.
+        drawn: flat pixels sampled from q(z_loc | n, x), [B, S].
+        used: how many of them are used, [B].
+        count: the true number of objects, or the inferred one if that is not known, [B].
 
     Returns:
-        duplicate_samples: the share of samples in which one object is drawn twice.
-        location_entropy: of the pixel, given the object, in nats; 0 if h_loc is sure of it.
-        peak_margin: how far the lowest true peak is above the threshold, in units of γ.
-        false_peak_margin: how far the highest false peak is below it, in units of γ.
+        Values by name. `duplicate_samples`: whether a sample contains an object twice.
+        `location_entropy`: of the pixel, given the object, in nats; 0 if h_loc is certain of it.
+        `peak_margin`: how far the lowest true peak is above the threshold, in units of γ.
+        `false_peak_margin`: how far the highest false peak is below the threshold, in units of γ.
     """
     canvas = detection.h_loc.shape[1:3]
     pixel = inference.peak_locations(settings, detection).index
@@ -62,7 +68,17 @@ def location_diagnostics(
 
 
 def has_duplicate(pixel: jax.Array, count: jax.Array, width: int, reach: int) -> jax.Array:
-    """Whether two of the first `count` [B] pixels [B, S] are within `reach` rows and columns."""
+    """Detects samples that contain two pixels close to each other.
+
+    Args:
+        pixel: flat pixels, [B, S].
+        count: how many of them are used, [B].
+        width: W, of the canvas.
+        reach: pixels are close if they are at most this many rows and columns apart.
+
+    Returns:
+        [B] bool.
+    """
     slot = jnp.arange(pixel.shape[1])
     rows, columns = jnp.divmod(pixel, width)
     apart = jnp.maximum(_differences(rows), _differences(columns))
@@ -77,10 +93,16 @@ def _differences(values):
 def location_entropy(
     h_loc: jax.Array, pixel: jax.Array, count: jax.Array, radius: int
 ) -> jax.Array:
-    """The entropy in nats of softmax(h_loc [B, H, W]) around a peak, [B].
+    """Computes the entropy of softmax(h_loc) around a peak, in nats, averaged over peaks.
 
-    It is the mean over the first `count` [B] of the peaks [B, M]; a pixel belongs to a peak if it
-    is at most `radius` rows and columns away.
+    Args:
+        h_loc: location logits, [B, H, W].
+        pixel: flat pixels of peaks, [B, M].
+        count: how many of them are used, [B].
+        radius: a pixel belongs to a peak if it is at most this many rows and columns away.
+
+    Returns:
+        Entropies, [B]; 0 for an image without peaks.
     """
     margin = (radius, radius)
     padded = jnp.pad(h_loc, ((0, 0), margin, margin), constant_values=-jnp.inf)
@@ -100,10 +122,19 @@ def location_entropy(
 def peak_heights(
     settings: LavaeSettings, h_loc: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The lowest of the `count` [B] highest local maxima of h_loc [B, H, W], and the next one.
+    """Finds the lowest true peak and the highest false peak of each image.
 
-    The first has no meaning where the count is 0, and is the minimum of h_loc where there are
-    fewer maxima; the second is -inf if there is no other maximum.
+    The `count` highest local maxima of h_loc are taken to be the true peaks.
+
+    Args:
+        settings: of the model.
+        h_loc: location logits, γ included, [B, H, W].
+        count: the number of objects, [B].
+
+    Returns:
+        The height of the lowest true peak, [B], which is undefined for a count of 0, and the
+        minimum of h_loc if there are fewer maxima; and the height of the highest false peak, [B],
+        or -inf if there is none.
     """
     maxima = counting.peaks(h_loc, -jnp.inf, settings.peak_radius)
     heights = jnp.where(maxima, h_loc, -jnp.inf).reshape(len(h_loc), -1)

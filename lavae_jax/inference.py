@@ -18,7 +18,7 @@ from lavae_jax.settings import LavaeSettings
 OFF_PEAK = 30.0  # least gap between peaks and other pixels in nats, for support "peaks"
 
 
-# --- where objects are, and how many -----------------------------------------
+# --- locations and counts ----------------------------------------------------
 
 
 class Detection(NamedTuple):
@@ -156,7 +156,7 @@ def infer_locations(lavae: LAVAE, x: jax.Array) -> LocationPosterior:
 def _peaks_first(settings, detection) -> tuple[jax.Array, jax.Array]:
     """Logits and pixels of M pixels, highest first.
 
-    A peak is above the threshold; where there are fewer than M, other pixels follow far below.
+    Peaks are above the threshold. If there are fewer than M, other pixels follow, far below it.
     """
     h_loc = detection.h_loc
     elsewhere = jnp.minimum(h_loc, settings.threshold_for(h_loc.shape[1:3])) - OFF_PEAK
@@ -168,7 +168,7 @@ def _flat(maps):
     return maps.reshape(len(maps), -1)
 
 
-# --- what they look like -----------------------------------------------------
+# --- appearances -------------------------------------------------------------
 
 
 def appearance(lavae: LAVAE, x: jax.Array, where: Locations, objects: PackedObjects) -> Gaussian:

@@ -19,7 +19,7 @@ from lavae_jax import prior
 from lavae_jax.networks import AppearanceNet, Execution, LocationNet, SpriteDecoder
 from lavae_jax.settings import LavaeSettings
 
-Variables = Mapping[str, Any]  # Flax's: "params", and "batch_stats" where there are any
+Variables = Mapping[str, Any]  # Flax's: "params", and "batch_stats" if any
 
 
 class LAVAE(nn.Module):

@@ -1,11 +1,12 @@
-"""Grey images as a model sees them: no background, one contrast, and one size of objects.
+"""Grey images as a model sees them: no background, the same contrast, objects of the same size.
 
-    levels = normalise(grey)                       the usual object has a brightness of one half
-    found = diameters(levels)                      of what is probably one object each
-    resize(levels, zoomed(shape, usual, of))       the usual object is STANDARD pixels wide
+    levels = normalise(grey)                  a typical object has a brightness of one half
+    found = diameters(levels)                 of components that are probably single objects
+    usual = usual_diameter(found, collection)
+    resize(levels, zoomed(shape, usual))      a typical object is STANDARD pixels wide
 
-All of it is estimated from the image itself. Where an image shows too few objects to tell their
-size, that of the whole collection stands in.
+All of this is estimated from the image itself. If an image shows too few objects to estimate their
+size, that of the whole collection is used.
 """
 
 from typing import NamedTuple
@@ -14,34 +15,34 @@ import numpy as np
 import scipy.ndimage
 from PIL import Image
 
-STANDARD = 12.0  # pixels: the diameter of the usual object after `resize`
-USUAL = 0.5  # the level of the usual object; brighter ones have levels up to 1
-BRIGHT = 75  # the percentile of foreground pixels that stands for an object's brightness
-FOREGROUND = 0.2  # levels above it belong to an object, if the image's own threshold is lower
-NOISE = 1 / 16  # the most standard deviation of the background: faint noise is not amplified
-LEAST_NOISE = 1 / 100  # of the square root of levels, where the brightest part is 1
-TREND_DEVIATIONS = 2.0  # of the background's lower half, above which a pixel is no background
-WIDE = 1 / 8  # of the image's longer side: the width of the Gaussian that background is mean over
-SMALL = 64  # pixels of the longer side, of a copy on which that mean is computed
-SMOOTHING = 1.0  # pixels, before an image is split into foreground and background
-LEAST_AREA = 12  # pixels of an object whose size counts
-SOLID = 0.92  # the least share of its convex hull that one object covers; two have a notch
-PRIOR_OBJECTS = 4  # as so many objects of an image the size in the collection counts
-MOST_ZOOM = 2.5  # by which an image's usual size may differ from the collection's
+STANDARD = 12.0  # pixels: the diameter of a typical object after `resize`
+USUAL = 0.5  # the level of a typical object; brighter ones have levels up to 1
+BRIGHT = 75  # percentile of foreground pixels that is taken for an object's brightness
+FOREGROUND = 0.2  # the least threshold between background and objects
+NOISE = 1 / 16  # the largest standard deviation of the background: noise is not amplified
+LEAST_NOISE = 1 / 100  # the least noise of the square root of levels, where the brightest part is 1
+TREND_DEVIATIONS = 2.0  # of the background's lower half; pixels above are not background
+WIDE = 1 / 8  # of the image's longer side: standard deviation of the wide Gaussian mean
+SMALL = 64  # pixels: the longer side of the copy on which that mean is computed
+SMOOTHING = 1.0  # pixels: standard deviation of the filter before a foreground threshold
+LEAST_AREA = 12  # pixels; smaller components are ignored
+SOLID = 0.92  # the least share of its convex hull that a single object covers
+PRIOR_OBJECTS = 4  # the weight of the collection's diameter, in objects of the image
+MOST_ZOOM = 2.5  # the largest ratio between diameters of an image and of the collection
 
 
 def normalise(grey: np.ndarray) -> np.ndarray:
-    """Levels without background, and with the usual object at one half.
+    """Removes the background and scales the contrast, so that a typical object is at one half.
 
     The square root makes the noise of dim and bright parts more alike. The background is a
     quadratic surface plus a wide Gaussian mean over background pixels. The contrast is that of the
-    foreground, but noise of the background never exceeds `NOISE`: an empty image stays dark.
+    foreground, but noise of the background never exceeds `NOISE`: an empty image stays black.
 
     Args:
-        grey: [H, W, C], raw levels from 0 to 1, objects bright.
+        grey: raw levels from 0 to 1, bright objects, [H, W, C].
 
     Returns:
-        [H, W, C], float32 from 0 to 1.
+        Levels from 0 to 1, [H, W, C] float32.
     """
     root = np.sqrt(_stretched(np.asarray(grey, np.float32)))
     flat = np.stack([_without_background(root[..., c]) for c in range(root.shape[-1])], axis=-1)
@@ -56,13 +57,13 @@ def normalise(grey: np.ndarray) -> np.ndarray:
 
 
 def _stretched(grey: np.ndarray) -> np.ndarray:
-    """Levels [H, W, C] up to 1, whatever part of their range an image uses."""
+    """Scales levels [H, W, C] to a maximum of 1, whatever part of its range an image uses."""
     high = scipy.ndimage.gaussian_filter(grey, (SMOOTHING, SMOOTHING, 0)).max()  # no hot pixels
     return np.minimum(grey / max(float(high), 1e-6), 1)
 
 
 def _without_background(channel: np.ndarray) -> np.ndarray:
-    """An image [H, W] minus its background."""
+    """Subtracts the background of an image [H, W]."""
     rest = channel - _trend(channel)
     for _ in range(2):
         rest = rest - _wide_mean(rest, rest <= otsu(rest))
@@ -101,7 +102,14 @@ def _trend(channel: np.ndarray) -> np.ndarray:
 
 
 def otsu(values: np.ndarray) -> float:
-    """The threshold by Otsu's method; the highest value if all are the same."""
+    """Computes a threshold by Otsu's method.
+
+    Args:
+        values: [...].
+
+    Returns:
+        The threshold; the highest value if all are the same.
+    """
     low, high = float(values.min()), float(values.max())
     if not high > low:
         return high
@@ -114,25 +122,46 @@ def otsu(values: np.ndarray) -> float:
 
 
 def foreground(levels: np.ndarray, smoothing: float = SMOOTHING) -> np.ndarray:
-    """Which pixels [H, W] of normalised levels [H, W, C] probably belong to objects."""
+    """Finds the pixels that probably belong to objects.
+
+    Args:
+        levels: normalised levels, [H, W, C].
+        smoothing: standard deviation of a Gaussian filter applied first, in pixels.
+
+    Returns:
+        [H, W] bool.
+    """
     smooth = scipy.ndimage.gaussian_filter(levels.max(-1), smoothing)
     return smooth > max(otsu(smooth), FOREGROUND)
 
 
 class Components(NamedTuple):
-    """The connected components of an image that are large enough for an object."""
+    """The connected components of an image that are large enough to be objects.
 
-    diameter: np.ndarray  # [n]: of a disc of the same area
-    is_solid: np.ndarray  # [n]: no more than its convex hull: probably one object and not a clump
+    Attributes:
+        diameter: of a disc of the same area, [n].
+        is_solid: whether a component almost fills its convex hull, [n] bool; it is then probably a
+            single object and not a cluster.
+    """
+
+    diameter: np.ndarray
+    is_solid: np.ndarray
 
     @property
     def objects(self) -> np.ndarray:
-        """The diameters of those that are probably one object."""
+        """Diameters of the components that are probably single objects, in pixels, [k]."""
         return self.diameter[self.is_solid]
 
 
 def components(levels: np.ndarray) -> Components:
-    """Those of normalised levels [H, W, C]."""
+    """Finds the connected components of the foreground.
+
+    Args:
+        levels: normalised levels, [H, W, C].
+
+    Returns:
+        The components.
+    """
     import skimage.measure
 
     regions = skimage.measure.regionprops(skimage.measure.label(foreground(levels)))
@@ -143,13 +172,30 @@ def components(levels: np.ndarray) -> Components:
 
 
 def diameters(levels: np.ndarray) -> np.ndarray:
-    """The diameters [n], in pixels, of what is probably one object in normalised levels."""
+    """Measures components that are probably single objects.
+
+    Args:
+        levels: normalised levels, [H, W, C].
+
+    Returns:
+        Diameters in pixels, [n].
+    """
     return components(levels).objects
 
 
 def usual_diameter(found: np.ndarray, collection: float) -> float:
-    """The usual diameter of an image's objects: their median, in logarithms a mean of it and the
-    collection's, with the weights n and `PRIOR_OBJECTS`."""
+    """Estimates the diameter of a typical object of an image.
+
+    It is the geometric mean of the image's median and the collection's diameter, with the weights n
+    and `PRIOR_OBJECTS`.
+
+    Args:
+        found: diameters of objects in the image, [n].
+        collection: the diameter of a typical object of the collection.
+
+    Returns:
+        The diameter, within a factor of `MOST_ZOOM` of the collection's.
+    """
     if not len(found):
         return collection
     weight = len(found) / (len(found) + PRIOR_OBJECTS)
@@ -158,13 +204,29 @@ def usual_diameter(found: np.ndarray, collection: float) -> float:
 
 
 def zoomed(shape: tuple[int, int], diameter: float) -> tuple[int, int]:
-    """The size of an image of `shape` after objects of a diameter have become STANDARD."""
+    """Computes the size of an image in which a typical object is STANDARD pixels wide.
+
+    Args:
+        shape: height and width of the image.
+        diameter: of a typical object, in pixels.
+
+    Returns:
+        Height and width of the zoomed image.
+    """
     height, width = (max(8, round(side * STANDARD / diameter)) for side in shape)
     return height, width
 
 
 def resize(levels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """[H, W, C] -> [*size, C], bilinearly; a smaller image has means over what becomes a pixel."""
+    """Resizes an image bilinearly; a smaller one has means over the area of each pixel.
+
+    Args:
+        levels: [H, W, C].
+        size: the new height and width.
+
+    Returns:
+        [*size, C].
+    """
     if levels.shape[:2] == tuple(size):
         return levels
     channels = [

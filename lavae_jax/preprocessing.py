@@ -1,7 +1,7 @@
-"""From an image as it was taken to what a model sees: bright objects on a black canvas.
+"""Preprocessing of raw images into what a model sees: bright objects on a black canvas.
 
-That is a binary image of the same size or, for grey levels, one of normalised contrast that is
-zoomed to the usual size of objects (see `normalisation`). Preprocessing belongs to a model. It is
+The result is a binary image of the same size or, for grey levels, one of normalised contrast that
+is zoomed to a common size of objects (see `normalisation`). Preprocessing belongs to a model. It is
 chosen when the model is trained, stored in the config that is saved with its weights, and applied
 to raw images wherever the model is used.
 """
@@ -16,11 +16,11 @@ from lavae_jax import normalisation
 from lavae_jax.errors import UserError
 
 GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
-SIGNIFICANT = 6.0  # deviations of the background, above which a pixel belongs to an object
-CLIPPED = 4.0  # deviations of the background, above which a pixel does not belong to it
-LEAST_NOISE = 1 / 255  # the least deviation of a background
-BRIGHT = 0.9  # the quantile of objects' pixels that stands for their brightness
-MOSTLY_FOREGROUND = 0.5  # the share of the pixels above which objects are probably inverted
+SIGNIFICANT = 6.0  # deviations of the background; pixels above belong to an object
+CLIPPED = 4.0  # deviations of the background; pixels above do not belong to it
+LEAST_NOISE = 1 / 255  # the least standard deviation of a background
+BRIGHT = 0.9  # quantile of objects' pixels that is taken for their brightness
+MOSTLY_FOREGROUND = 0.5  # share of foreground above which an image is probably inverted
 
 
 class ImageError(UserError, ValueError):
@@ -35,17 +35,17 @@ class ImageTypeError(ImageError, TypeError):
 class Preprocessing:
     """How raw images become the images that a model is trained on.
 
-    An image that is binary already passes through unchanged, but for `invert`.
+    A binary image passes through unchanged, except for `invert`.
 
     Attributes:
-        channels: of the model's images, 1 or 3. Colours become grey where it is 1.
+        channels: C, of the model's images, 1 or 3. If 1, colours are converted to grey.
         invert: whether objects are dark on a bright background.
         threshold: pixels above it, on a scale from 0 to 1, are foreground. "auto" finds one for
-            each image (see `auto_threshold`). "stochastic" makes a pixel foreground with its
-            value for a probability, anew at each draw; this is for training.
+            each image (see `auto_threshold`). "stochastic" makes a pixel foreground with a
+            probability equal to its value, sampled independently each time; this is for training.
         levels: "binary", or "grey": normalised and zoomed, without a threshold.
-        diameter: of the usual object of the collection, in pixels of raw images. Grey levels have
-            one; it stands in where an image shows too few objects to tell.
+        diameter: of a typical object of the collection, in pixels of raw images. Required for grey
+            levels; used if an image shows too few objects to estimate it.
     """
 
     channels: int
@@ -70,14 +70,17 @@ class Preprocessing:
             )
 
     def grey(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
-        """Levels from 0 to 1 with bright objects.
+        """Converts an image to levels from 0 to 1 with bright objects.
 
         Args:
             image: [H, W] or [H, W, 1 or 3], of a type that `as_levels` accepts.
             name: of the image, for error messages.
 
         Returns:
-            [H, W, channels], float32.
+            Levels, [H, W, channels] float32.
+
+        Raises:
+            ImageError: if the image cannot be used, or is grey and the model has 3 channels.
         """
         levels = as_levels(image, name)
         if levels.shape[-1] == 3 and self.channels == 1:
@@ -90,14 +93,14 @@ class Preprocessing:
         return 1 - levels if self.invert else levels
 
     def foreground(self, grey: np.ndarray, random: np.random.Generator | None = None) -> np.ndarray:
-        """The binary image that a model sees.
+        """Binarises an image.
 
         Args:
-            grey: levels [H, W, channels], from `grey`.
+            grey: levels from `grey`, [H, W, channels].
             random: for a stochastic threshold; without it, that is one half.
 
         Returns:
-            [H, W, channels], float32, 0 or 1.
+            0 or 1, [H, W, channels] float32.
         """
         threshold = self.threshold
         if is_binary(grey):
@@ -110,35 +113,56 @@ class Preprocessing:
         return (grey > threshold).astype(np.float32)
 
     def normalised(self, grey: np.ndarray) -> np.ndarray:
-        """The grey image that a model sees: without background, and zoomed.
+        """Normalises and zooms a grey image.
 
         Args:
-            grey: levels [H, W, channels], from `grey`.
+            grey: levels from `grey`, [H, W, channels].
 
         Returns:
-            [H', W', channels], float32 from 0 to 1.
+            Levels from 0 to 1, [H', W', channels] float32.
         """
         levels = normalisation.normalise(grey)
         usual = normalisation.usual_diameter(normalisation.diameters(levels), self.diameter)
         return normalisation.resize(levels, normalisation.zoomed(grey.shape[:2], usual))
 
     def seen(self, grey: np.ndarray) -> np.ndarray:
-        """What the model sees of levels [H, W, channels] from `grey`: binary or normalised."""
+        """Converts levels into what the model sees, binary or normalised.
+
+        Args:
+            grey: levels from `grey`, [H, W, channels].
+
+        Returns:
+            [H, W, channels] float32, of another height and width for grey levels.
+        """
         return self.normalised(grey) if self.levels == "grey" else self.foreground(grey)
 
     def __call__(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
-        """What the model sees of a raw image: [H, W, channels], float32 from 0 to 1.
+        """Converts a raw image into what the model sees.
 
-        Of grey levels, height and width are not those of the raw image.
+        Args:
+            image: [H, W] or [H, W, 1 or 3], of a type that `as_levels` accepts.
+            name: of the image, for error messages.
+
+        Returns:
+            [H, W, channels] float32 from 0 to 1, of another height and width for grey levels.
+
+        Raises:
+            ImageError: if the image cannot be used.
         """
         return self.seen(self.grey(image, name))
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> "Preprocessing":
-        """The preprocessing of a trained model, from its run's config.
+        """Reads the preprocessing of a trained model from its run's config.
 
-        Models of custom images have a number for a threshold. Those of scene data sets, which are
-        binary, have none: they find one for each image that is not.
+        Models of custom images have a number as their threshold. Models of scene data sets, which
+        are binary, have none; a threshold is then found for each image that is not binary.
+
+        Args:
+            config: of the run.
+
+        Returns:
+            The preprocessing.
         """
         dataset = config.get("dataset", {})
         threshold = dataset.get("threshold", "auto")
@@ -153,12 +177,19 @@ class Preprocessing:
 
 
 def as_levels(image: np.ndarray, name: str = "an image") -> np.ndarray:
-    """Any image as float32 levels from 0 to 1, [H, W, C].
+    """Converts an image of any type to levels from 0 to 1.
 
     Args:
-        image: [H, W] or [H, W, 1 or 3]: bool, uint8 (0 to 255), uint16 (0 to 65535) or float (0
-            to 1). Whole numbers of any type that are all 0 or 1 are taken for a binary image.
+        image: [H, W] or [H, W, 1 or 3]: bool, uint8 (0 to 255), uint16 (0 to 65535) or float (0 to
+            1). Whole numbers of any type that are all 0 or 1 are taken for a binary image.
         name: of the image, for error messages.
+
+    Returns:
+        Levels, [H, W, C] float32.
+
+    Raises:
+        ImageError: if the shape or the range of values is not one of these.
+        ImageTypeError: if the type is not one of these.
     """
     image = image[..., None] if image.ndim == 2 else image
     if image.ndim != 3 or image.shape[-1] not in (1, 3) or 0 in image.shape:
@@ -187,16 +218,30 @@ _EXPECTED = (
 
 
 def is_binary(levels: np.ndarray, high: float = 1) -> bool:
-    """Whether all levels are 0 or `high`."""
+    """Checks whether all levels are 0 or `high`.
+
+    Args:
+        levels: [...].
+        high: the level of foreground.
+
+    Returns:
+        Whether they are.
+    """
     return bool(((levels == 0) | (levels == high)).all())
 
 
 def auto_threshold(grey: np.ndarray) -> np.ndarray:
-    """A threshold [C] halfway between the background and the objects of an image [H, W, C].
+    """Finds a threshold halfway between the background and the objects of an image.
 
     At least half of the pixels must be background. A pixel belongs to an object if it is more than
     6 standard deviations of the background above its mean. A channel without such pixels has no
     foreground.
+
+    Args:
+        grey: levels, [H, W, C].
+
+    Returns:
+        A threshold for each channel, [C].
     """
     thresholds = []
     for values in np.sort(grey.reshape(-1, grey.shape[-1]), axis=0).T.astype(np.float64):
@@ -210,7 +255,7 @@ def auto_threshold(grey: np.ndarray) -> np.ndarray:
 def _background(values: np.ndarray) -> tuple[float, float]:
     """Mean and standard deviation of the background among sorted values, by sigma clipping.
 
-    The background is what is at most 4 deviations above its mean, beginning with the lower half.
+    The background is all values at most 4 deviations above its mean, starting from the lower half.
     """
     first, second = np.cumsum(values), np.cumsum(values**2)
     size = (len(values) + 1) // 2

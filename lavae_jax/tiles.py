@@ -1,7 +1,7 @@
-"""Parts of an image, for images that are too large to be processed as a whole.
+"""Tiles of an image that is too large to be processed as a whole.
 
-Tiles overlap. Each pixel belongs to one of them, which also covers everything that the pixel's
-result depends on, so results are the same as for the whole image.
+Tiles overlap. Each pixel belongs to one tile, which also covers all pixels that the result for it
+depends on. Results are therefore the same as for the whole image.
 """
 
 import itertools
@@ -12,11 +12,18 @@ import numpy as np
 
 SIDE = 512  # of a tile, in pixels
 LARGE = 1024 * 1024  # pixels; larger images are cut into tiles
-MULTIPLE = 32  # pixels, to which tiles are padded: each size is compiled once
+MULTIPLE = 32  # pixels: tiles are padded to multiples, as each size is compiled once
 
 
 class Span(NamedTuple):
-    """Rows, or columns, of a tile; those from `first` to before `last` are its own."""
+    """The rows, or columns, of a tile.
+
+    Attributes:
+        start: the first one.
+        stop: after the last one.
+        first: the first one that belongs to the tile.
+        last: after the last one that belongs to the tile.
+    """
 
     start: int
     stop: int
@@ -25,47 +32,71 @@ class Span(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A rectangle of an image."""
+    """A rectangle of an image.
+
+    Attributes:
+        rows: the tile's rows.
+        columns: the tile's columns.
+    """
 
     rows: Span
     columns: Span
 
     @property
     def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
         return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
 
     @property
     def padded_size(self) -> tuple[int, int]:
+        """Height and width after padding."""
         height, width = (-(-side // MULTIPLE) * MULTIPLE for side in self.size)
         return height, width
 
     @property
     def pixels(self) -> tuple[slice, slice]:
-        """Where it is in the image."""
+        """Slices of the image: all pixels of the tile."""
         return slice(self.rows.start, self.rows.stop), slice(self.columns.start, self.columns.stop)
 
     @property
     def own(self) -> tuple[slice, slice]:
-        """Its own pixels, in the tile."""
+        """Slices of the tile: the pixels that belong to it."""
         row, column = self.rows, self.columns
         rows = slice(row.first - row.start, row.last - row.start)
         return rows, slice(column.first - column.start, column.last - column.start)
 
     @property
     def own_in_image(self) -> tuple[slice, slice]:
+        """Slices of the image: the pixels that belong to the tile."""
         row, column = self.rows, self.columns
         return slice(row.first, row.last), slice(column.first, column.last)
 
 
 def is_large(canvas: tuple[int, int]) -> bool:
+    """Decides whether an image is cut into several tiles.
+
+    Args:
+        canvas: height and width, H and W.
+
+    Returns:
+        Whether it is.
+    """
     return math.prod(canvas) > LARGE
 
 
 def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
-    """Tiles that cover a length.
+    """Covers a side of an image with overlapping spans.
 
-    All start at a multiple, and what is a tile's own is at least `margin` away from its ends, but
-    for the ends of the image.
+    What belongs to a span is at least `margin` away from its ends, except at the ends of the image.
+
+    Args:
+        length: of the side, in pixels.
+        margin: pixels on either side that a result depends on.
+        multiple: spans start at multiples of it.
+        side: the length of a span, in pixels; it is increased if the margin requires it.
+
+    Returns:
+        The spans, in order.
     """
     margin = -(-margin // multiple) * multiple
     side = max(side // multiple * multiple, 2 * margin + multiple)
@@ -79,12 +110,15 @@ def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
 
 
 def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
-    """The tiles of an image: one, if it is not large.
+    """Cuts an image into tiles.
 
     Args:
-        canvas: the size of the image.
+        canvas: height and width, H and W.
         margin: pixels around a pixel that its result depends on.
-        multiple: tiles start at multiples of so many pixels.
+        multiple: tiles start at multiples of this many pixels.
+
+    Returns:
+        The tiles; one if the image is not large.
     """
     if not is_large(canvas):
         return [Tile(*(Span(0, side, 0, side) for side in canvas))]
@@ -93,7 +127,15 @@ def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
 
 
 def padded(image: np.ndarray, tile: Tile) -> np.ndarray:
-    """The tile of an image [H, W, C], with black below and to the right."""
+    """Reads a tile and pads it with black, below and to the right.
+
+    Args:
+        image: [H, W, C].
+        tile: a tile of the image.
+
+    Returns:
+        [*tile.padded_size, C] float32.
+    """
     part = image[tile.pixels]
     whole = np.zeros((*tile.padded_size, image.shape[-1]), np.float32)
     whole[: part.shape[0], : part.shape[1]] = part

@@ -310,7 +310,7 @@ class GlimpseSettings:
         )
 
 
-BASELINE_CELL = 8  # pixels of a latent of the baseline, in each direction
+BASELINE_CELL = 8  # pixels of a position of the baseline's grid, in each direction
 BASELINES = {"baseline": BaselineSettings, "glimpse": GlimpseSettings}
 
 
