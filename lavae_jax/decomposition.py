@@ -31,7 +31,7 @@ Run = Callable[..., np.ndarray]
 Images = Sequence[np.ndarray]  # [H, W, C] each, as the model sees them
 
 USUAL_PIXELS = 64 * 64
-PIXELS_AT_ONCE = 1 << 23  # the most that are held on the host
+PIXELS_AT_ONCE = 1 << 23  # the most pixels of tiles that are stacked on the host
 OBJECTS_AT_ONCE = 512
 FEW_OBJECTS = 64  # smaller batches are padded to this, so that few programs are compiled
 

@@ -326,13 +326,13 @@ class ResidualBlock(nn.Module):
         execution: how the layers are computed.
         features: the number of output channels, F.
         padding: "SAME", or "VALID", for which the skip connection is cropped as the layers are.
-        linear: whether the layers are convolutions alone.
+        linear: whether leaky ReLU and batch normalisation are left out.
     """
 
     execution: Execution
     features: int
     padding: str = "SAME"
-    linear: bool = False  # neither leaky ReLU nor batch normalisation
+    linear: bool = False
 
     @nn.compact
     def __call__(self, x, mask=None, inside=None):

@@ -102,7 +102,7 @@ def kl_map_at(auxiliary: GridVAE, x: jax.Array, shift: jax.Array) -> jax.Array:
 def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: int) -> jax.Array:
     """Averages the KL map over shifts² offsets on the grid of latents.
 
-    The offsets of an image are evenly spaced, and the first is random.
+    The offsets of an image are evenly spaced, starting from a random one.
 
     Args:
         auxiliary: bound auxiliary VAE.
