@@ -157,11 +157,11 @@ class LavaeSettings:
         peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
         support: where q(z_loc) samples: all "pixels", as in the paper, or the "peaks" that f_count
             counts, which never samples one object twice at two pixels.
-        location: of the location network.
-        appearance: of the appearance network.
-        decoder: of the sprite decoder.
-        exclusion_radius: with the support "pixels", a draw excludes pixels at most this many rows
-            and columns away from the next draws; 0, as in the paper, for its own pixel alone.
+        location: settings of the location network.
+        appearance: settings of the appearance network.
+        decoder: settings of the sprite decoder.
+        exclusion_radius: with the support "pixels", later draws exclude the pixels at most this
+            many rows and columns away from a draw; 0, as in the paper, for that pixel alone.
         min_object_probability: the probability that the threshold stands for. If h_loc was not
             trained as log-odds, it only sets the scale of scores.
         prior: p(z_app). By default that of the paper, since configs of older versions have no
