@@ -253,16 +253,22 @@ def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run,
     assert "--config.model.sprite_size=9" in results[3].stdout
 
 
-def test_the_code_in_readme_runs(mnist_builder, monkeypatch, data_dir):
+def test_the_code_in_the_documents_runs(mnist_builder, monkeypatch, data_dir):
     """As printed, with a small data set in place of the whole one."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 2
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = {
+        document.name: re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+        for document in documents
+    }
+    assert blocks["README.md"]
+    assert blocks["training.md"]
     make_builder = datasets.make_builder
     monkeypatch.setattr(
         datasets, "make_builder", lambda name: make_builder(name, data_dir=data_dir, **SMALL)
     )
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    for name, of_document in blocks.items():
+        for block in of_document:
+            exec(compile(block, name, "exec"), {})
 
 
 def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp_path):
@@ -291,6 +297,7 @@ def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp
     }
     assert all(array.dtype == np.float16 for array in stored.values())
     assert sorted(p.name for p in output.iterdir()) == [
+        "README.md",
         "config.json",
         "metrics.jsonl",
         "model.safetensors",
