@@ -21,7 +21,7 @@ import tqdm
 from absl import app, flags
 from PIL import Image
 
-from lavae_jax import classical, evaluation
+from lavae_jax import classical, evaluation, objects
 from lavae_jax.images import read_image
 
 DATA = flags.DEFINE_string("data", None, "The folder with images/ and labels/.")
@@ -83,14 +83,8 @@ def of_model(path: str) -> dict[str, Found]:
 def _of_record(record: dict) -> Found:
     things = record["objects"]
     centres = np.array([[thing["row"], thing["column"]] for thing in things]).reshape(-1, 2)
-    if not all("mask" in thing for thing in things):
-        return centres, None
-    labels = np.zeros(record["height"] * record["width"], np.int32)
-    for number, thing in enumerate(things, 1):
-        edges = np.cumsum(thing["mask"]["counts"])  # COCO's run lengths: 0 and 1 in turn
-        for start, stop in zip(edges[::2], edges[1::2], strict=False):
-            labels[start:stop] = number
-    return centres, labels.reshape(record["height"], record["width"], order="F")
+    has_masks = all("mask" in thing for thing in things)
+    return centres, objects.label_image(record) if has_masks else None
 
 
 def of_method(method: classical.Method, file: pathlib.Path) -> Found:

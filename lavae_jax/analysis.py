@@ -136,15 +136,16 @@ def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
 
 def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
     readable = [image for image in chunk if image.error is None]
-    seen = [model.preprocessing.seen(image.grey) for image in readable]
+    corrected = [model.preprocessing.corrected(image.grey) for image in readable]
+    seen = [model.preprocessing.zoomed(image) for image in corrected]
     detected, appearance = model.decompose(seen, wanted.max_objects, wanted.min_score)
     latents = np.zeros((0, model.settings.latent_size), np.float32)
     sprites = model.decode(np.concatenate([latents, *appearance]))
     sprites = decomposition.split(sprites, [len(z) for z in appearance])
     bounds = _bounds(model, readable, seen, detected, wanted, done)
     records = {}
-    for image, x, one, z_app, drawn in zip(
-        readable, seen, detected, appearance, sprites, strict=True
+    for image, levels, x, one, z_app, drawn in zip(
+        readable, corrected, seen, detected, appearance, sprites, strict=True
     ):
         likelihood, size = likelihoods.of(model.settings), image.grey.shape[:2]
         measured = objects.measure(
@@ -154,7 +155,7 @@ def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
         log_p = bounds.get(image.number)
         record = objects.record(image.name, size, measured, unexplained, log_p)
         if wanted.masks:
-            _add_masks(record, model, x, one, drawn, size)
+            _add_masks(record, levels.max(-1), one, drawn)
         if wanted.appearances:
             for thing, z in zip(record["objects"], z_app, strict=True):
                 thing["appearance"] = z.astype(float).round(4).tolist()
@@ -164,17 +165,9 @@ def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
     return [records.get(i.number) or objects.failure(i.name, i.error) for i in chunk]
 
 
-def _add_masks(
-    record: Record,
-    model: Model,
-    x: np.ndarray,
-    one: Detections,
-    sprites: np.ndarray,
-    size: tuple[int, int],
-) -> None:
-    """Adds each object's mask, in the pixels of the user's image of `size`, and its area."""
-    foreground = np.asarray(likelihoods.of(model.settings).is_foreground(x)).any(-1)
-    labels = masks.resized(masks.label(one.location, sprites, foreground), size)
+def _add_masks(record: Record, levels: np.ndarray, one: Detections, sprites: np.ndarray) -> None:
+    """Adds each object's mask, in the pixels of the user's image, and its area."""
+    labels = masks.label(one.location, sprites, levels, one.canvas)
     for thing, mask in zip(record["objects"], masks.encode(labels, len(sprites)), strict=True):
         thing |= {"area": masks.area(mask), "mask": mask}
 
@@ -196,7 +189,7 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     An image has one if it is binary, its number of objects is in the support of p(n), and its size
     is one of the first few different sizes.
     """
-    if not wanted.num_samples:
+    if not wanted.num_samples or model.preprocessing.levels == "grey":
         return {}
     sizes = [(record["height"], record["width"]) for record in done]
     sizes = dict.fromkeys([*sizes, *(one.canvas for one in detected)])

@@ -336,7 +336,7 @@ class Crops:
     def _prepared(self, grey):
         """The part of preprocessing that is done once: all of it, or what precedes a threshold."""
         is_grey = self.preprocessing.levels == "grey"
-        return self.preprocessing.normalised(grey) if is_grey else _as_bytes(grey)
+        return self.preprocessing.seen(grey) if is_grey else _as_bytes(grey)
 
 
 def _as_bytes(image):

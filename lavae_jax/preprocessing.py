@@ -112,29 +112,42 @@ class Preprocessing:
             threshold = auto_threshold(grey)
         return (grey > threshold).astype(np.float32)
 
-    def normalised(self, grey: np.ndarray) -> np.ndarray:
-        """Normalises and zooms a grey image.
+    def corrected(self, grey: np.ndarray) -> np.ndarray:
+        """Makes the background of an image black.
 
         Args:
-            grey: levels from `grey`, [H, W, channels].
+            grey: levels [H, W, channels], from `grey`.
 
         Returns:
-            Levels from 0 to 1, [H', W', channels] float32.
+            [H, W, channels], float32 from 0 to 1: binary, or with normalised levels.
         """
-        levels = normalisation.normalise(grey)
-        usual = normalisation.usual_diameter(normalisation.diameters(levels), self.diameter)
-        return normalisation.resize(levels, normalisation.zoomed(grey.shape[:2], usual))
+        return normalisation.normalise(grey) if self.levels == "grey" else self.foreground(grey)
+
+    def zoomed(self, corrected: np.ndarray) -> np.ndarray:
+        """Zooms normalised levels so that the usual object has the standard size.
+
+        Args:
+            corrected: an image [H, W, channels] from `corrected`; a binary one is not zoomed.
+
+        Returns:
+            [H', W', channels], float32 from 0 to 1.
+        """
+        if self.levels == "binary":
+            return corrected
+        found = normalisation.diameters(corrected)
+        usual = normalisation.usual_diameter(found, self.diameter)
+        return normalisation.resize(corrected, normalisation.zoomed(corrected.shape[:2], usual))
 
     def seen(self, grey: np.ndarray) -> np.ndarray:
-        """Converts levels into what the model sees, binary or normalised.
+        """Converts levels to what the model sees.
 
         Args:
-            grey: levels from `grey`, [H, W, channels].
+            grey: levels [H, W, channels], from `grey`.
 
         Returns:
-            [H, W, channels] float32, of another height and width for grey levels.
+            [H', W', channels], float32 from 0 to 1. Only grey levels are zoomed.
         """
-        return self.normalised(grey) if self.levels == "grey" else self.foreground(grey)
+        return self.zoomed(self.corrected(grey))
 
     def __call__(self, image: np.ndarray, name: str = "an image") -> np.ndarray:
         """Converts a raw image into what the model sees.
