@@ -251,6 +251,7 @@ def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run,
         for count in (0, 1, 2)
     }
     assert "--config.model.sprite_size=9" in results[3].stdout
+    assert "the run will take about 0:" in results[3].stdout
 
 
 def test_the_code_in_the_documents_runs(mnist_builder, monkeypatch, data_dir):

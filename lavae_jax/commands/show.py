@@ -8,8 +8,8 @@ multi_mnist; size, shape and colour for multi_dsprites.
     lavae show --path=my_images/ --invert
 
 draws custom images as a model would see them, and the sizes of their connected parts
-(..._sizes.png), and proposes a command for training. Grey images of solid objects are normalised
-(see --levels); others become binary by a threshold.
+(..._sizes.png), proposes a command for training, and says how long that takes on this machine. Grey
+images of solid objects are normalised (see --levels); others become binary by a threshold.
 """
 
 import pathlib
@@ -20,8 +20,11 @@ from absl import app, flags
 
 from lavae_jax import crops as custom
 from lavae_jax import figures, gallery, images, input_pipeline, normalisation
-from lavae_jax.commands import data_flags, program, scene_data
+from lavae_jax.commands import data_flags, program, run_data, scene_data
+from lavae_jax.errors import UserError
 from lavae_jax.preprocessing import ImageError, Preprocessing
+from lavae_jax.recipes import images as recipe_of_images
+from lavae_jax.training import loop
 
 flags.adopt_module_key_flags(data_flags)
 SPLIT = flags.DEFINE_string("split", "test", "train, test or test_7.")
@@ -40,6 +43,9 @@ LEVELS = flags.DEFINE_enum(
     ["auto", "grey", "binary"],
     "What the model sees: grey levels, normalised and zoomed to the usual size of objects, or the "
     "foreground above --threshold. auto: grey if images are grey and their objects solid.",
+)
+FORECAST = flags.DEFINE_bool(
+    "forecast", True, "Custom images: time a few steps of training to estimate how long it takes."
 )
 CHANNELS = flags.DEFINE_integer("channels", 1, "Channels of the model: 1 or 3.")
 
@@ -135,6 +141,7 @@ def show_images(output: pathlib.Path) -> None:
             f"parts of up to {found.side.max()} pixels are probably not objects: if parts of the "
             f"background are above the threshold (see {output}), try --threshold=0.5"
         )
+    _print_forecast("cpu", settings)
 
 
 def _settings_of_flags(skipped: bool) -> dict:
@@ -151,6 +158,20 @@ def _settings_of_flags(skipped: bool) -> dict:
 def _command(recipe: str, settings: dict) -> str:
     fields = [f"--config.{name}={value}" for name, value in settings.items()]
     return shlex.join(["lavae", "train", f"--config=images:{recipe}", *fields])
+
+
+def _print_forecast(recipe: str, settings: dict) -> None:
+    """Prints how long the proposed command will take, or why it would not start."""
+    if not FORECAST.value:
+        return
+    print("timing a few steps of training ...", flush=True)
+    config = recipe_of_images.get_config(recipe)
+    config.update_from_flattened_dict(settings)
+    try:
+        run_data.settle(config)
+        print(loop.describe_forecast(config, lambda: run_data.open_training_data(config)))
+    except UserError as error:
+        print(f"this command would fail: {error}")
 
 
 # --- grey images -----------------------------------------------------------------
@@ -204,6 +225,8 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
         f"{max(zooms):.2f} in those that are shown\nwritten to {output} and {histogram}\n"
         f"to train:\n  {_command('grey', settings)}"
     )
+    # The diameter is known already; measuring it again takes a while.
+    _print_forecast("grey", {**settings, "dataset.diameter": f"{usual:g}"})
 
 
 def _shown(length: int) -> range:

@@ -103,6 +103,30 @@ def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], comma
         return 0
 
 
+def describe_forecast(config: ConfigDict, open_data: Callable[[], Data]) -> str:
+    """Times a few steps of each phase to estimate how long a run would take. It writes no files.
+
+    Args:
+        config: the run's config.
+        open_data: opens the training data and the held-out images.
+
+    Returns:
+        A line of text.
+
+    Raises:
+        TrainingError: if the run could not start.
+    """
+    try:
+        task = tasks.make(config)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    no_files = files.NoFiles(pathlib.Path())
+    run = Run(config, task, open_data(), no_files, time.monotonic())
+    run.state = steps.replicate(run.state)
+    run.make_forecast(StopRequest())  # not entered, so Ctrl-C interrupts as usual
+    return console.forecast(run.forecast, run.evaluations_left(), run.step)
+
+
 def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
     """A checkpoint with the networks of the trained model config.start_from, if that is set."""
     name = config.get("start_from")
@@ -151,6 +175,7 @@ class Run:
         batches: the iterator of training batches.
         evaluation: evaluates the held-out scenes.
         held_out: the metrics of the last evaluation.
+        forecast: how long the rest will take; None if that was not estimated.
     """
 
     def __init__(
@@ -167,7 +192,7 @@ class Run:
         self.held_out: dict[str, float] = {}
         self._started, self._seconds_before = started, 0.0
         self._clock = console.Clock(config.batch_size, 0)
-        self._forecast: forecast.Forecast | None = None
+        self.forecast: forecast.Forecast | None = None
         self._train_steps: dict[str, Callable] = {}  # by the phase's name
         self._phase: str | None = None  # of the newest step
         self._cache: dict[str, Any] | None = None  # of that phase, for all training images
@@ -240,7 +265,11 @@ class Run:
         """
         alone = jax.process_count() == 1
         if self.num_steps - self.step >= FORECAST_FROM:
-            self._make_forecast(request)
+            self.files.print("timing a few steps of each phase ...")
+            self.make_forecast(request)
+            if self.forecast:
+                text = console.forecast(self.forecast, self.evaluations_left(), self.step)
+                self.files.print(text)
         while self.step < self.num_steps:
             phase = self.task.phase_after(self.step)
             if phase.name != self._phase:
@@ -269,12 +298,14 @@ class Run:
             if stopping:
                 return
 
-    def _make_forecast(self, request: StopRequest) -> None:
+    def make_forecast(self, request: StopRequest) -> None:
         """Times a few steps of each phase that is left, and an evaluation, on a copy of the state.
 
         The run reuses the compiled steps.
+
+        Args:
+            request: a request to stop this process, after which there is no forecast.
         """
-        self.files.print("timing a few steps of each phase ...")
         state = steps.unreplicate(self.state)
         batch = next(iter(input_pipeline.eval_batches(self.data.training, self.config.batch_size)))
         image = batch["image"]
@@ -305,10 +336,14 @@ class Run:
         if self.config.eval_every_steps:
             evaluation = forecast.seconds_of(lambda _: self.evaluation.first_batch(self.state))
             evaluation *= self.evaluation.num_batches
-        self._forecast = forecast.Forecast(tuple(left), evaluation)
-        self.files.print(console.forecast(self._forecast, self._evaluations_left(), self.step))
+        self.forecast = forecast.Forecast(tuple(left), evaluation)
 
-    def _evaluations_left(self) -> int:
+    def evaluations_left(self) -> int:
+        """Counts the evaluations to come.
+
+        Returns:
+            Their number.
+        """
         return forecast.evaluations_left(self.config.eval_every_steps, self.step, self.num_steps)
 
     def _train_step(self, phase: Phase) -> Callable:
@@ -391,8 +426,8 @@ class Run:
         rate = self._clock.images_per_second()
         self.files.write(self.step, {**values, **({"images_per_second": rate} if rate else {})})
         later = None  # seconds after this phase, if they are known
-        if self._forecast:
-            later = self._forecast.seconds(self._evaluations_left(), after=phase.name)
+        if self.forecast:
+            later = self.forecast.seconds(self.evaluations_left(), after=phase.name)
         self.files.print(
             console.progress(
                 self.step,
