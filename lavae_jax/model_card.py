@@ -45,10 +45,12 @@ or, if the model comes with the package, its name.
 {not_good_for}
 """
 GOOD_FOR_LAVAE = (
-    "Counting, locating and editing objects like those of the training set, up to {size} pixels "
-    "large, on a plain background and a canvas of any size."
+    "Counting, locating and editing objects like those of the training set, at most {size} pixels "
+    "wide and high, on a plain background and a canvas of any size."
 )
-GOOD_FOR_MIXTURE = "Samples and likelihoods of scenes with objects of the training set."
+GOOD_FOR_MIXTURE = (
+    "Sampling scenes with objects of the training set, and computing their likelihoods."
+)
 GOOD_FOR_BASELINE = "Comparing the likelihood of LAVAE with that of a VAE without objects."
 NO_OVERLAP = "Objects that touch or overlap: the location network was trained on separate objects."
 NO_GREY = "Grey levels: each pixel is foreground or background."
