@@ -317,7 +317,7 @@ def test_digits_of_air_that_would_exceed_white_are_drawn_again():
 
 
 def test_scenes_of_air_that_cannot_be_are_an_error(air_builder):
-    with pytest.raises(ValueError, match="9 digits without overlap on 50x50 are rare"):
+    with pytest.raises(ValueError, match="no valid scene of up to 9 digits on 50x50 pixels"):
         air_builder.draw(1, seed=0, counts=(9, 9))
 
 
