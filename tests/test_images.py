@@ -1,4 +1,4 @@
-"""Anyone's images: reading, what a model sees of them, training, and what is written of them."""
+"""Custom images: reading, preprocessing, training, and the files that are written about them."""
 
 import csv
 import io
@@ -110,12 +110,12 @@ def test_a_tfds_data_set_is_a_source_too(mnist_builder, data_dir):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "no images are named"),
+        ("", "no path to images"),
         ("nowhere", "neither a folder nor a file"),
         ("empty", r"empty has no images \(.png, .jpg"),
         ("broken", r"broken.1.png cannot be read"),
         ("tfds:no_such_set", "tfds:no_such_set cannot be opened"),
-        ("unknown", r"truth.csv has counts, but none of 2.png"),
+        ("unknown", r"truth.csv has counts, but none for 2.png"),
         ("odd", r"truth.csv: the count of 1.png is 'many'"),
     ],
 )
