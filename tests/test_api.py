@@ -207,7 +207,7 @@ def test_other_bad_inputs_are_explained(model, scene):
         model.bound(IMAGES, num_samples=0)
     with pytest.raises(ValueError, match="2 indices for 3 images; give one for each"):
         model.bound(IMAGES, indices=[0, 1])
-    with pytest.raises(TypeError, match="a key is a whole number"):
+    with pytest.raises(TypeError, match="must be a whole number or made by"):
         model.sample("seed", 3)
     with pytest.raises(ValueError, match="num_scenes=-1"):
         model.sample(0, -1)
