@@ -197,9 +197,8 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
         return found
     if damaged:
         raise CheckpointError(
-            f"{folder} contains no intact checkpoint: none of its {len(damaged)} can be read. The "
-            f"newest: {damaged[0]}. Restore them from a copy, or move them away to start from "
-            "scratch"
+            f"{folder} contains no intact checkpoint, only {len(damaged)} damaged (the newest: "
+            f"{damaged[0]}). Restore them from a copy, or move them away to start from scratch"
         )
     return None
 

@@ -144,10 +144,10 @@ MISTAKES = [
         ["infer.py", "--checkpoint=baseline_mnist1k", "--images=."],
         "a baseline, which has no objects",
     ),
-    (["infer.py", "--checkpoint=mnist1k", "--images=."], "has no images (.png"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=."], "nor its subfolders contain images (.png"),
     (["show_data.py", "--dataset=images"], "no path to images"),
     (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline, which has no objects"),
-    (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to others"),
+    (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to other images"),
     (
         ["evaluate.py", "--checkpoint=mnist1k", "--dataset=multi_dsprites"],
         "scenes of multi_dsprites have 3 channels, and the model mnist1k has 1",

@@ -573,13 +573,13 @@ def test_a_mixture_can_start_from_a_model_of_the_recipe_cpu(tmp_path):
 
 def test_a_model_that_a_run_cannot_start_from_is_refused(run):
     other = micro_config(recipe="mixture", steps=6, start_from="mnist1k", seed=1)
-    with pytest.raises(TrainingError, match="is another model") as error:
+    with pytest.raises(TrainingError, match="differs from this run in more") as error:
         train(other, run)
     assert "latent_size: 32 in the stored config, 2 in this one" in str(error.value)
     assert "seed: 0 in the stored config, 1 in this one" in str(error.value)
     short = get_config("mnist1k", "mixture")
     short.start_from, short.curriculum.appearance.steps = "mnist1k", 9
-    message = "had 60,000 steps of training, but phases of this run end after 1,200, 6,000, 6,009"
+    message = "60,000 steps, but the phases of this run end after 1,200, 6,000, 6,009"
     with pytest.raises(TrainingError, match=message):
         train(short, run)
 
@@ -650,7 +650,7 @@ def test_a_run_never_starts_anew_over_checkpoints_that_it_cannot_read(run):
     before = (run / "metrics.jsonl").read_text()
     for path in (run / "checkpoints").iterdir():
         (path / "meta.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"2 that cannot be read.*move them away"):
+    with pytest.raises(CheckpointError, match=r"only 2 damaged.*move them away"):
         train(micro_config(steps=3), run)
     assert (run / "metrics.jsonl").read_text() == before
     assert checkpoints.steps(run / "checkpoints") == [1, 2]
