@@ -4,12 +4,12 @@
     python launch/train.py --config=configs/ablation.py:frozen
     python launch/train.py --config=configs/ablation.py:peaks
 
-These have fewer steps than the recipes. `described`: the paper's training, in small. `frozen`: the
-auxiliary VAE is trained first, the location network then on the peaks of its KL map, then
-everything else by the ELBO. `peaks`: q(z_loc) samples on peaks alone, as in the recipe `cpu`. The
-recipe `joint` of configs/mnist1k.py is `described` with three changes.
+These have fewer steps than the recipes. `described`: the paper's training, with small networks.
+`frozen`: the auxiliary VAE is trained first, then the location network on the peaks of the VAE's KL
+map, then everything else by the ELBO. `peaks`: like `frozen`, but q(z_loc) samples only peaks, as
+in the recipe `cpu`. The recipe `joint` of configs/mnist1k.py is `described` with three changes.
 
-The same at full resolution, for the recipe `thin` in fewer steps:
+The same kind of ablation at full resolution, for the recipe `thin` with fewer steps:
 
     python launch/train.py --config=configs/ablation.py:thin_described
     python launch/train.py --config=configs/ablation.py:thin_exclusion
@@ -28,7 +28,7 @@ THIN_STEPS = 6_000
 
 
 def described(config):
-    """For two CPU cores: the paper's training, in small.
+    """For two CPU cores: the paper's training, with small networks and fewer steps.
 
     Args:
         config: changed in place.

@@ -3,8 +3,8 @@
     python launch/train.py --config=configs/mnist1k.py            # the default: sleep
     python launch/train.py --config=configs/mnist1k.py:mixture    # as cpu, with a learned p(z_app)
     python launch/train.py --config=configs/mnist1k.py:cpu        # for objects that never touch
-    python launch/train.py --config=configs/mnist1k.py:joint      # the paper's training
-    python launch/train.py --config=configs/mnist1k.py:thin       # paper, for two CPU cores
+    python launch/train.py --config=configs/mnist1k.py:joint      # the paper's training, smaller
+    python launch/train.py --config=configs/mnist1k.py:thin       # like paper, for two CPU cores
     python launch/train.py --config=configs/mnist1k.py:paper      # for accelerators
     python launch/train.py --config=configs/mnist1k.py:described  # Appendix B to the letter
     python launch/train.py --config=configs/mnist1k.py:tiny       # 60 steps, for tests

@@ -89,7 +89,7 @@ def make_builder(
     except json_format.ParseError as error:
         raise DatasetError(
             f"a file of {dataset} in {data_dir or tfds.core.constants.DATA_DIR} is damaged "
-            f"({error}). Delete the data set's folder; it is generated anew when it is needed"
+            f"({error}). Delete the data set's folder; it is regenerated when it is needed"
         ) from error
     return builder
 
@@ -184,8 +184,8 @@ def _override(config, overrides: dict):
 def prepare(builder: SceneBuilder) -> None:
     """Generates a data set unless it is on disk already.
 
-    It appears under its name only when it is complete. A second process that needs the same data
-    set waits for the first.
+    The data set's folder appears only when it is complete. A second process that needs the same
+    data set waits for the first.
 
     Args:
         builder: the data set.
@@ -202,14 +202,14 @@ def prepare(builder: SceneBuilder) -> None:
         lock = (folder / ".lock").open("w")
     except OSError as error:
         raise BuildError(f"cannot write to {folder}: {error.strerror}") from error
-    with lock:  # closing it frees the lock, as does the end of the process
+    with lock:  # closing the file releases the lock, as does the end of the process
         fcntl.flock(lock, fcntl.LOCK_EX)
         if builder.is_prepared():  # by another process, while this one waited
             builder.info.read_from_directory(builder.data_dir)
             return
         if pathlib.Path(builder.data_dir).exists():  # TFDS would take it for the data set
             raise BuildError(
-                f"{builder.data_dir} is there, but not whole. Delete it, and it is generated anew"
+                f"{builder.data_dir} exists but is incomplete. Delete it; it is then regenerated"
             )
         for leftover in folder.glob("incomplete.*"):  # of a build that was killed
             shutil.rmtree(leftover)
@@ -220,5 +220,5 @@ def prepare(builder: SceneBuilder) -> None:
             )
         except (OSError, RuntimeError, digits.SourceError) as error:
             raise BuildError(
-                f"{builder.info.full_name} was not built, and nothing of it is kept: {error}"
+                f"{builder.info.full_name} could not be built; no partial files are kept: {error}"
             ) from error

@@ -40,7 +40,7 @@ def _count_one_dimension(n: int, edges: list[tuple[int, int]], near: np.ndarray)
 
 
 def entropy(sprites: np.ndarray, counts: range, canvas: int) -> float | None:
-    """Computes the entropy of a data set: no model's mean -log p(x) can be below it.
+    """Computes the entropy of a data set, a lower bound on the expected -log p(x) of any model.
 
     A scene is a count, a layout and a sprite in each box; the order of the boxes is not visible.
     Identical sprites count as one.

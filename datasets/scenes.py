@@ -67,7 +67,7 @@ def integers(bits: np.random.Philox, bound: int, shape) -> np.ndarray:
     Args:
         bits: the random stream.
         bound: the integers are in [0, bound).
-        shape: of the result.
+        shape: the shape of the result.
 
     Returns:
         The integers, int64.
@@ -90,7 +90,7 @@ def capacity(box: int, canvas: int, apart: int | None = None) -> int:
     Args:
         box: height and width of a box.
         canvas: height and width of the canvas.
-        apart: the least distance of two boxes' corners; see `place`.
+        apart: the minimum distance between two boxes' corners; see `place`.
 
     Returns:
         The number of boxes; sys.maxsize if they are independent.
@@ -112,8 +112,9 @@ def place(
     """Draws uniform layouts of boxes inside a canvas.
 
     Every ordered layout is equally likely. Where affordable, this is exact: all boxes of a layout
-    are drawn at once, and rejected if two are too close. Otherwise it holds in the limit of a
-    Markov chain, which is run far beyond the point where its statistics stop changing.
+    are drawn at once, and rejected if two are too close. Otherwise, layouts come from a Markov
+    chain, which is uniform in the limit and is run far beyond the point where its statistics stop
+    changing.
 
     Args:
         bits: the random stream.
@@ -121,8 +122,9 @@ def place(
         count: n, the number of boxes in each.
         box: height and width of a box.
         canvas: height and width of the canvas.
-        apart: the least distance of two boxes' corners, in rows or in columns, whichever is larger.
-            By default it is the box's size: no two boxes overlap. With 0, boxes are independent.
+        apart: the minimum distance between two boxes' corners: the larger of their differences in
+            rows and in columns. By default it is the box's size, so that no two boxes overlap.
+            With 0, boxes are independent.
 
     Returns:
         The boxes' top left corners, [N, n, 2].
@@ -155,7 +157,8 @@ def too_close(corner: np.ndarray, others: np.ndarray, apart: int) -> np.ndarray:
     Args:
         corner: [N, 2].
         others: [N, n, 2].
-        apart: the least distance of two corners, in rows or in columns, whichever is larger.
+        apart: the minimum distance between two corners: the larger of their differences in rows
+            and in columns.
 
     Returns:
         Whether `corner` is less than `apart` away from each of `others`, [N, n].
@@ -217,8 +220,9 @@ def compose(
 ) -> Examples:
     """Draws scenes whose number of objects is uniform on counts[0]..counts[1].
 
-    Where objects overlap, a pixel belongs to the last one. With `occlude`, earlier objects are
-    hidden there. Without, the objects' order is not visible, and all of them count as hidden there.
+    Where objects overlap, a pixel belongs to the last one. With `occlude`, the earlier objects
+    count as hidden there. Without it, the order of the objects is not visible, and all of them
+    count as hidden there.
 
     Args:
         bits: the random stream.
@@ -227,7 +231,7 @@ def compose(
         counts: the fewest and the most objects in a scene.
         canvas: height and width of a scene.
         max_objects: S, the number of slots for objects.
-        apart: the least distance of two boxes' corners; see `place`.
+        apart: the minimum distance between two boxes' corners; see `place`.
         occlude: whether later objects hide earlier ones.
 
     Returns:
@@ -274,7 +278,7 @@ def layouts(bits, num_scenes, counts, box, canvas, max_objects, apart=None):
         box: height and width of a box.
         canvas: height and width of a scene.
         max_objects: S, the number of slots for objects.
-        apart: the least distance of two boxes' corners; see `place`.
+        apart: the minimum distance between two boxes' corners; see `place`.
 
     Returns:
         The numbers of objects, [N], and the top left corners of their boxes, [N, S, 2], -1 where
@@ -333,13 +337,13 @@ class SceneConfig(tfds.core.BuilderConfig):
     Attributes:
         canvas: height and width of a scene, in pixels.
         patch: height and width of an object's box.
-        apart: the least distance of two boxes' corners, in rows or in columns, whichever is larger.
-            None is the box's size, so that boxes do not overlap; 0 is any distance. Unless it is
-            None, examples have `centres` and `hidden`.
+        apart: the minimum distance between two boxes' corners: the larger of their differences in
+            rows and in columns. None stands for the box's size, so that boxes do not overlap; 0
+            allows any distance. Unless it is None, examples have `centres` and `hidden`.
         min_count, max_count: objects in a scene of `train` and `test`.
         crowd: objects in every scene of the third split, `test_<crowd>`.
         num_train, num_test, num_crowd: scenes in each split.
-        seed: every seed gives another data set of the same kind.
+        seed: each seed gives a different data set of the same kind.
     """
 
     canvas: int = 64
@@ -385,7 +389,7 @@ class SceneConfig(tfds.core.BuilderConfig):
 
 
 class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A TFDS builder for scenes. A subclass has the sprites of a data set."""
+    """A TFDS builder for scenes. A subclass provides the sprites of a data set."""
 
     VERSION = tfds.core.Version("1.0.0")
     CHANNELS: int
@@ -435,7 +439,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
         Args:
             num_scenes: the number of scenes.
-            seed: every seed gives other scenes.
+            seed: each seed gives different scenes.
             counts: the fewest and the most objects; by default as in `train`.
 
         Returns:
@@ -504,11 +508,11 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                 bar.update(len(examples.count))
 
     def _log_download_bytes(self) -> None:
-        """Replaces TFDS's message that it downloads, since these data are generated."""
+        """Replaces TFDS's message about a download, since these data are generated."""
         print(f"generating {self.info.full_name} in {self.data_dir_root}", file=sys.stderr)
 
     def _log_download_done(self) -> None:
-        """Omits TFDS's message that it has downloaded, since the progress bars say enough."""
+        """Suppresses TFDS's message about a finished download; the progress bars suffice."""
 
 
 def _one_by_one(examples: Examples, bank: Bank, features: tuple[str, ...]) -> Iterator[dict]:

@@ -7,9 +7,9 @@
     python examples/nuclei.py --data=FOLDER --score=nuclei.jsonl
 
 FOLDER contains `images/`, and `labels/` with a label image of the same name for each: 0 for the
-background and another number for each nucleus. Every fifth image, in the order of names and
+background and a different number for each nucleus. Every fifth image, in the order of names and
 beginning with the first, is a test image. Labels are used for scores only. One data set that can be
-brought into this form is BBBC038, of the Broad Bioimage Benchmark Collection.
+converted to this form is BBBC038, of the Broad Bioimage Benchmark Collection.
 """
 
 import json
@@ -113,7 +113,7 @@ def row(found: dict[str, Found], truth: dict[str, np.ndarray]) -> list[float]:
         truth: true label images, by the name of the image.
 
     Returns:
-        The scores in the order of `COLUMNS`; nan for those of masks where there are no masks.
+        The scores in the order of `COLUMNS`; those of masks are nan if there are no masks.
     """
     hits = claimed = total = 0
     errors, precisions = [], []
@@ -160,7 +160,11 @@ def score(path: str) -> None:
 
 
 def main(_):
-    """Makes or scores images, depending on the flags."""
+    """Makes or scores images, depending on the flags.
+
+    Args:
+        _: ignored; absl passes the arguments that are not flags.
+    """
     if not MAKE.value and not SCORE.value:
         raise app.UsageError("give --make or --score")
     if MAKE.value:

@@ -9,7 +9,7 @@
     python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json
 
 Pages are dark on white, with a typewriter's even spacing, so that letters do not touch. The words
-are those of the project's licence, in random order. letters_groups.png is the type case that the
+are those of the project's licence, in random order. letters_groups.png shows the alphabet that the
 model discovers: letters grouped by appearance.
 """
 

@@ -25,7 +25,7 @@ LONGEST = flags.DEFINE_float("longest", 15.0, "Pixels of the longest seed.", low
 IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `train` and `test`.")
 
 MOST = 12  # the largest number of seeds in an image
-APART = 3.0  # pixels: the least distance between seeds
+APART = 3.0  # pixels: the smallest distance between seeds
 FINE = 4  # samples per pixel in each direction
 NOISE = 0.04  # standard deviation of the noise; pixels are from 0 to 1
 NEAR = 2.0  # pixels: the largest distance of a correct centre

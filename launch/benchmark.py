@@ -10,12 +10,12 @@
 includes its forward pass. `share` is a part's share of the whole gradient.
 
 The model and the prior are measured twice: without and with the XLA flags that the programs set
-(`xla_flags`). With LAVAE_XLA_FLAGS=0 or =1 they are measured once, without or with them. For the
-prior, training steps of the recipe `mixture` alternate between N(0, I), the mixture with the
-components near each object, and the mixture with all components.
+(`xla_flags`). With LAVAE_XLA_FLAGS=0 they are measured once, without the flags; with =1 once, with
+the flags. For the prior, training steps of the recipe `mixture` alternate between N(0, I), the
+mixture with the components near each object, and the mixture with all components.
 
-For the playground: the time until the first answer, answers per second, and their latency. Each of
-the clients waits for `--think` seconds, on average, after each answer.
+For the playground, it reports the time until the first answer, the answers per second, and their
+latency. Each client waits for `--think` seconds, on average, after each answer.
 """
 
 import _checkout
@@ -40,6 +40,7 @@ for module in (timing, *BENCHMARKS.values()):
 
 
 def main():
+    """Runs the benchmark that --what names."""
     BENCHMARKS[WHAT.value].main()
 
 

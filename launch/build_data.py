@@ -1,8 +1,10 @@
 """Generates a scene data set.
 
-python launch/build_data.py --dataset=multi_mnist/1k
-python launch/build_data.py --dataset=multi_mnist/10k --mnist_dir=path/to/mnist
-python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
+    python launch/build_data.py --dataset=multi_mnist/1k
+    python launch/build_data.py --dataset=multi_mnist/10k --mnist_dir=path/to/mnist
+    python launch/build_data.py --dataset=multi_dsprites --set=canvas=96,max_count=5
+
+A data set that exists already is left unchanged.
 """
 
 import time
@@ -20,6 +22,7 @@ flags.adopt_module_key_flags(data_flags)
 
 
 def main():
+    """Generates the data set that the flags name."""
     builder = data_flags.make_builder()
     if builder.is_prepared():
         print(f"{builder.info.full_name} is already in {builder.data_dir}")

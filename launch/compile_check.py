@@ -3,12 +3,13 @@
     python launch/compile_check.py --config=configs/mnist1k.py:paper --topology=v5e:2x2,v4:2x2x4
     python launch/compile_check.py --config=configs/mnist1k.py:cpu --platform=cuda
 
-For each phase's training step and for the evaluation, the table has the seconds that the TPU's own
-compiler takes and, for each device and step, its estimates of arithmetic, bytes to and from memory,
-bytes sent to other devices, and the memory needed, absolutely and as a share of the chip's. The
-time of a step is the least that these allow (roofline; the compiler counts a loop's body once, and
-small channels do not fill a matrix unit, so real steps take longer). With --platform=cuda the steps
-are lowered, which shows that each operation exists there.
+The table has a row for each phase's training step and for the evaluation: the seconds that the
+TPU's own compiler takes and, for each device and step, its estimates of the arithmetic, the bytes
+to and from memory, the bytes sent to other devices, and the memory needed (also as a share of the
+device's). The time of a step is a lower bound that follows from these by the roofline model. Real
+steps take longer, since the compiler counts a loop's body once, and few channels do not fill a
+matrix unit. With --platform=cuda the steps are only lowered, which shows that each operation exists
+on that platform.
 """
 
 import os
@@ -39,8 +40,8 @@ def row(name: str, topology: str, program: str, report, chip) -> str:
     """Formats a row of the table.
 
     Args:
-        name: of the config and its recipe.
-        topology: of the devices.
+        name: the name of the config and its recipe.
+        topology: the topology of the devices.
         program: the name of the program.
         report: its costs, a `compile_check.Report`.
         chip: the performance of a device, a `compile_check.Chip`; None if unknown.
@@ -56,6 +57,7 @@ def row(name: str, topology: str, program: str, report, chip) -> str:
 
 
 def main():
+    """Compiles or lowers the programs, and prints the table."""
     config = CONFIG.value
     name = f"{config.name}:{config.recipe}"
     canvas = run_data.canvas(config)

@@ -39,11 +39,16 @@ def read(name: str) -> list[dict]:
     """
     path = model_files.find(name) / model_files.METRICS
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"{path} does not exist")
     return files.read_metrics(path)
 
 
 def main(names: list[str]) -> None:
+    """Draws the curves.
+
+    Args:
+        names: the runs' folders, or the names of shipped weights.
+    """
     if not names:
         raise app.UsageError("give the folders of runs")
     output = program.output_file(OUTPUT.value, program.PICTURES)

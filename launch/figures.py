@@ -24,7 +24,7 @@ from lavae_jax.training import files
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(other_data_flags)
 BESIDE = flags.DEFINE_list(
-    "beside", [], "Other models of the same data, a baseline or another prior, for their samples."
+    "beside", [], "Other models of the same data, whose samples are drawn next to the model's."
 )
 OUTPUT = flags.DEFINE_string("output", "figures", "The folder to write to.")
 FIGURE = flags.DEFINE_list("figure", list(FIGURES), f"Which to draw, of {', '.join(FIGURES)}.")
@@ -33,7 +33,7 @@ flags.register_validator(
     lambda names: set(names) <= set(FIGURES),
     f"expected one of {', '.join(FIGURES)}",
 )
-SEED = flags.DEFINE_integer("seed", 0, "Picks objects and samples.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the samples and of the choice of objects.")
 ROWS = flags.DEFINE_integer("rows", 6, "Scenes in a figure.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 8, "Panels of a traversal.", lower_bound=2)
 INCHES = flags.DEFINE_float("inches", 1.0, "Width of a panel.", lower_bound=0.1)
@@ -60,6 +60,7 @@ def load_beside(model: lavae_jax.Model, name: str) -> lavae_jax.Model | lavae_ja
 
 
 def main():
+    """Draws the figures that the flags name."""
     folder = program.output_folder(OUTPUT.value)
     model = model_flags.load_lavae()
     beside = [load_beside(model, name) for name in BESIDE.value]
@@ -83,7 +84,7 @@ def main():
     for name in dict.fromkeys(FIGURE.value):
         figure = gallery.draw(name)
         if figure is None:
-            print(f"{name} is left out: {metrics} is not there or has no such metrics")
+            print(f"{name} is left out: {metrics} does not exist or lacks its metrics")
             continue
         figures.save(figure, folder / f"{name}.pdf", folder / f"{name}.png")
         print(folder / f"{name}.png", flush=True)

@@ -3,9 +3,9 @@
     python launch/generalise.py --checkpoint=mnist1k
     python launch/generalise.py --checkpoint=dsprites --canvas=64,128 --count=0,5,10
 
-Draws new scenes for every canvas and every number of objects for which it has room. Their objects
-are those of the training data and, for digits, also held-out digits. Writes the count accuracy and
-the distances of centres as a picture, and as JSON next to it.
+Draws new scenes for every canvas and every number of objects that fit on it. Their objects are
+those of the training data and, for digits, also held-out digits. Writes the count accuracy and the
+centre error as a picture, and as JSON next to it.
 """
 
 import itertools
@@ -27,14 +27,16 @@ from lavae_jax.commands import model_flags, program
 flags.adopt_module_key_flags(model_flags)
 flags.set_default(model_flags.CHECKPOINT, "mnist1k")
 COUNTS = flags.DEFINE_list(
-    "count", ["0", "1", "2", "3", "5", "7", "10", "15", "20", "30"], "Objects."
+    "count", ["0", "1", "2", "3", "5", "7", "10", "15", "20", "30"], "Numbers of objects."
 )
-CANVASES = flags.DEFINE_list("canvas", ["64", "96", "128", "192", "256"], "Sides, in pixels.")
+CANVASES = flags.DEFINE_list(
+    "canvas", ["64", "96", "128", "192", "256"], "Sides of canvases, in pixels."
+)
 SCENES = flags.DEFINE_integer("scenes", 200, "Scenes of each kind.", lower_bound=1)
-SEED = flags.DEFINE_integer("seed", 0, "Picks the scenes.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the scenes.")
 OUTPUT = flags.DEFINE_string("output", "generalise.png", "The picture to write.")
 
-FULL = 0.7  # at most this share of the objects that fit side by side; more are hard to place
+FULL = 0.7  # the largest number of objects, as a share of those that fit; more are hard to place
 
 
 def kinds(model: lavae_jax.Model) -> dict[str, str]:
@@ -77,6 +79,7 @@ def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> di
 
 
 def main():
+    """Measures all scenes, and writes the results and the picture."""
     output = program.output_file(OUTPUT.value, program.PICTURES)
     model = model_flags.load_lavae()
     counts, canvases = (sorted(map(int, values)) for values in (COUNTS.value, CANVASES.value))
@@ -91,7 +94,7 @@ def main():
             print(
                 f"{kind} objects, {canvas}x{canvas}, {count} of them: "
                 f"{scores['count_accuracy']:.1%} counted right"
-                + ("" if off is None else f", 95 % of the centres within {off:.2f} pixels"),
+                + ("" if off is None else f", 95th-percentile centre error {off:.2f} pixels"),
                 flush=True,
             )
     about = {"checkpoint": model_flags.CHECKPOINT.value, "scenes": SCENES.value, "seed": SEED.value}

@@ -4,8 +4,8 @@
     python launch/table.py --format=markdown lavae_jax/weights/*/results*.json
 
 The arguments are files that launch/evaluate.py wrote. Runs of the same model on the same data set
-by the same recipe with different seeds are one row: mean ± standard deviation over seeds. What was
-not measured as in the paper has a row of its own, and a note.
+by the same recipe with different seeds make one row: mean ± standard deviation over seeds. Results
+that were not measured as in the paper have separate rows and a note.
 """
 
 import _checkout
@@ -21,6 +21,11 @@ FORMAT = flags.DEFINE_enum("format", "text", list(table.FORMATS), "How to write 
 
 
 def main(files: list[str]) -> None:
+    """Prints the table.
+
+    Args:
+        files: paths of results.
+    """
     print(table.format_files(files, FORMAT.value))
 
 

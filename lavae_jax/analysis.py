@@ -44,7 +44,7 @@ def analyse(
         model: a trained LAVAE; its preprocessing is applied.
         images: a path that `images.open_images` accepts, or raw images of any sizes.
         max_objects: the largest number of objects in an image.
-        min_score: the least probability of an object; less probable ones are left out.
+        min_score: the minimum probability of an object; less probable ones are left out.
         num_samples: importance samples of the bound on log p(x) of binary images; 0 for no bound.
         masks: whether each object has a `mask`, as run lengths, and its `area` in pixels. No pixel
             belongs to two objects. `objects.label_image` combines the masks of an image.

@@ -74,7 +74,7 @@ def _as_key(key: Key) -> chex.PRNGKey:
     try:
         return jax.random.key(operator.index(key))
     except TypeError:
-        raise TypeError(f"a key is a whole number or made by jax.random.key, not {key!r}") from None
+        raise TypeError(f"key={key!r} must be a whole number or made by jax.random.key") from None
     except OverflowError:
         raise ValueError(f"key={key} has more than 64 bits") from None
 
@@ -106,8 +106,8 @@ def as_batch(images, channels: int):
 def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
     if math.prod(canvas) < least:
         raise ImageError(
-            f"images of {canvas[0]}x{canvas[1]} have fewer pixels than the {least} objects that "
-            "this model places on different ones"
+            f"images of {canvas[0]}x{canvas[1]} have fewer pixels than {least}, the number of "
+            "objects that this model places on different pixels"
         )
 
 
@@ -133,7 +133,7 @@ def _warn(message: str) -> None:
 
 
 class _Trained:
-    """What both kinds of model share."""
+    """The common part of both kinds of model."""
 
     channels: int  # of the images
 
@@ -226,7 +226,7 @@ class _Trained:
         indices = range(len(x)) if indices is None else indices
         if len(indices) != len(x):
             raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
-        # About ten times as many samples at once as images elsewhere.
+        # Ten times as many samples are processed at once as images are by other methods.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
         return self._run(function, x, _image_keys(key, indices), batch_size=size, progress=progress)
@@ -301,14 +301,15 @@ class Model(_Trained):
 
         The locations are the peaks of h_loc that f_count counts, the most probable first. The
         appearances are the means of q(z_app | z_loc, x). Where objects may hide others (composition
-        "over"), the hindmost comes first. With a key, both are a sample of q instead.
+        "over"), they are ordered from back to front. With a key, locations and appearances are a
+        sample of q instead.
 
         Args:
             images: raw images; see `preprocess`.
             key: a PRNG key or an integer seed; if given, the result is a sample of q.
             max_objects: the largest number of objects in an image. By default there is no limit;
                 under jit and with a key, it is the M of p(n).
-            min_score: the least probability of an object; less probable ones are left out.
+            min_score: the minimum probability of an object; less probable ones are left out.
 
         Returns:
             A scene with B images; a list of scenes for images of different sizes.
@@ -362,7 +363,7 @@ class Model(_Trained):
         Args:
             x: preprocessed images [H, W, C] of any size.
             max_objects: the largest number of objects in an image.
-            min_score: the least probability of an object.
+            min_score: the minimum probability of an object.
 
         Returns:
             For each image, its objects and their appearances [n, L].
@@ -373,7 +374,7 @@ class Model(_Trained):
         return detected, self.describe(x, detected)
 
     def _arrange(self, x, detected, appearance) -> tuple[list[Detections], list[np.ndarray]]:
-        """Sorts objects and appearances so that the hindmost comes first."""
+        """Sorts objects and appearances from back to front."""
         latents = np.zeros((0, self.settings.latent_size), np.float32)
         sprites = self.decode(np.concatenate([latents, *appearance]))
         sprites = decomposition.split(sprites, [len(z) for z in appearance])
@@ -429,8 +430,8 @@ class Model(_Trained):
             images: raw images [B, H, W, C]; x is what the model sees of them.
             num_samples: importance samples. The terms are means over them.
             key: a PRNG key or an integer seed.
-            indices: [B], the index of each image's random numbers; by default 0, 1, ... Images of a
-                part of a data set thus have the same bounds as within the whole.
+            indices: [B], from which each image's random numbers are derived; by default 0, 1, ...
+                With its index in the data set, an image has the same bound in any part of the set.
             progress: the title of a progress bar; by default there is none.
             max_objects: slots for each image; by default, as many as are counted. With fewer, the
                 result is not a bound.
@@ -506,9 +507,10 @@ class Model(_Trained):
 
         Args:
             scene: B scenes.
-            images: [B, H, W] or [B, H, W, C], any pictures of the canvas. An object's brightness is
-                the mean of the pixels that its sprite covers. A model of grey levels sees images
-                zoomed; its objects are measured in the pixels of these pictures.
+            images: [B, H, W] or [B, H, W, C], for the brightness of objects: the mean of the pixels
+                that the object's sprite covers. They have the size of the canvas. For a model of
+                grey levels, which sees zoomed images, they may have their original size, in whose
+                pixels objects are then measured.
 
         Returns:
             For each scene, its objects.
@@ -551,7 +553,7 @@ class Model(_Trained):
         Args:
             key: a PRNG key or an integer seed.
             num_scenes: B.
-            count: numbers of objects, over which n is uniform; by default, n is drawn from p(n).
+            count: the possible values of n, all equally likely; by default, n is drawn from p(n).
             canvas: height and width.
 
         Returns:
@@ -600,7 +602,7 @@ class Model(_Trained):
             A new model.
 
         Raises:
-            ValueError: the change is to `max_objects`, the support of p(n), which was learned.
+            ValueError: `max_objects` would change; it is the support of p(n), which was learned.
         """
         if changes.get("max_objects", self.settings.max_objects) != self.settings.max_objects:
             raise ValueError(
@@ -676,7 +678,7 @@ class Model(_Trained):
             )
 
     def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:
-        """Warns of images that are probably inverted, and of objects that look too large."""
+        """Warns of images that are probably inverted, and of foreground far from all objects."""
         likelihood, half = likelihoods.of(self.settings), self.settings.sprite_size // 2
         foreground = unexplained = pixels = 0
         for image, one in zip(x[:CHECKED_IMAGES], detected, strict=False):
@@ -735,7 +737,7 @@ class Baseline(_Trained):
             images: raw images [B, H, W, C]; x is what the model sees of them.
             num_samples: importance samples. The terms are means over them.
             key: a PRNG key or an integer seed.
-            indices: [B], the index of each image's random numbers; see `Model.bound`.
+            indices: [B], from which each image's random numbers are derived; see `Model.bound`.
             progress: the title of a progress bar; by default there is none.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Functions of a model on arrays of any length, in batches on all local devices."""
+"""Applies functions of a model to arrays of any length, in batches on all local devices."""
 
 import functools
 import math
@@ -16,13 +16,13 @@ from lavae_jax.model import Variables
 
 
 def is_traced(tree: Any) -> bool:
-    """Checks whether arrays are traced, as they are under jit, or some of them under grad.
+    """Checks whether any array is traced: under jit, all of them are; under grad, some.
 
     Args:
         tree: a tree of arrays.
 
     Returns:
-        Whether they are.
+        Whether one is.
     """
     return any(
         isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves(tree), jnp.zeros(()))
@@ -52,9 +52,9 @@ def in_batches(
     bounded. Under jit, all examples are computed at once.
 
     Args:
-        function: of a bound module and arrays with a common leading axis.
+        function: a function of a bound module and arrays with a common leading axis.
         module: the unbound module.
-        variables: of the module.
+        variables: the variables of the module.
         inputs: trees of arrays.
         batch_size: examples for each device at a time.
         least: the smallest batch that is compiled.

@@ -156,7 +156,7 @@ def load(path: pathlib.Path) -> Checkpoint:
         The checkpoint; its arrays have the names of this version.
 
     Raises:
-        CheckpointError: there is any damage.
+        CheckpointError: the checkpoint is damaged.
     """
     try:
         meta = _checked_meta(path)
@@ -197,9 +197,8 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
         return found
     if damaged:
         raise CheckpointError(
-            f"{folder} holds no whole checkpoint, but {len(damaged)} that cannot be read, the "
-            f"newest because: {damaged[0]}. Restore them from a copy, or move them away to start "
-            "anew"
+            f"{folder} contains no intact checkpoint, only {len(damaged)} damaged (the newest: "
+            f"{damaged[0]}). Restore them from a copy, or move them away to start from scratch"
         )
     return None
 
@@ -207,13 +206,13 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
 def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
     """Deletes all checkpoints but the last few and the best.
 
-    Steps after `newest` could not be read when the run was resumed. They do not count and are kept
-    for inspection, as are damaged ones.
+    Checkpoints of steps after `newest` could not be read when the run was resumed. They are not
+    counted, but kept for inspection, as are damaged ones.
 
     Args:
         folder: the folder of the checkpoints.
         keep: how many of the last checkpoints are kept, at least 1.
-        metric: the name of a number in the meta. The checkpoint with the lowest is kept, too.
+        metric: the name of a number in `meta`. The checkpoint with the lowest value is also kept.
         newest: the step that was just saved.
     """
     whole = {}
@@ -246,12 +245,12 @@ def newest_whole(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
-    """The meta of a checkpoint whose files all match their checksums; other files are ignored."""
+    """The contents of meta.json, after a check that all files in it match their checksums."""
     try:
         meta = json.loads((path / _META).read_text())
         sums = {name: _sum(path / name) for name in meta["sha256"]}
         if meta.pop("sha256") != sums or not sums:
-            raise CheckpointError(f"{path} is damaged: its files do not fit their checksums")
+            raise CheckpointError(f"{path} is damaged: its files do not match their checksums")
         meta["step"] = int(meta["step"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error

@@ -23,7 +23,7 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
         config: the config of a run, written by any version.
 
     Returns:
-        A new config; one of this version has the same content.
+        A new config; its content is unchanged if this version wrote it.
     """
     config = dict(config)
     if "phases" not in config.get("curriculum", {"phases"}):
@@ -81,7 +81,7 @@ def _rename(config: dict[str, Any], path: list[str], names: dict[str, str]) -> d
 
 
 def upgrade_arrays(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Renames arrays as in this version.
+    """Gives arrays the names of this version.
 
     Args:
         arrays: arrays of a checkpoint or of exported weights, written by any version.

@@ -20,13 +20,13 @@ from lavae_jax.input_pipeline import Batch
 from lavae_jax.normalisation import Components
 from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 
-KEPT_BYTES = 2 << 30  # of decoded images that are cached in memory; others are read again each time
-SAMPLED_IMAGES = 500  # from which thresholds and sizes are estimated
-SIZED_IMAGES = 100  # from which the usual size of grey objects is estimated
-FEW_IMAGES = 20  # from which it is decided whether they are grey
-FEW_OBJECTS = 3  # with fewer, an image does not show their usual size
-SPECK = 2  # pixels of a component that is too small for an object
-SKIP = ". (config.dataset.unreadable='skip' does without such files)"
+KEPT_BYTES = 2 << 30  # decoded images that are cached in memory; others are read again each time
+SAMPLED_IMAGES = 500  # the most images from which thresholds and sizes are estimated
+SIZED_IMAGES = 100  # the most images from which the usual size of grey objects is estimated
+FEW_IMAGES = 20  # the most images from which it is decided whether images are grey
+FEW_OBJECTS = 3  # an image with fewer objects does not show their usual size
+SPECK = 2  # the most pixels of a component that is too small for an object
+SKIP = ". (config.dataset.unreadable='skip' skips such files)"
 LEVELS = 65_535
 
 
@@ -39,8 +39,8 @@ def make_preprocessing(
     """Makes the preprocessing of binary images that training settings describe.
 
     Args:
-        images: from which a threshold is estimated.
-        channels: of the model.
+        images: the images from which a threshold is estimated.
+        channels: the number of channels of the model's images.
         invert: whether objects are dark.
         threshold: a number from 0 to 1, `otsu` (one for all images), or `stochastic`.
         skip_unreadable: whether to skip files that cannot be read.
@@ -73,10 +73,11 @@ def make_grey(
     """Makes the preprocessing of grey levels.
 
     Args:
-        images: from which the usual diameter is estimated.
-        channels: of the model.
+        images: the images from which the usual diameter is estimated.
+        channels: the number of channels of the model's images.
         invert: whether objects are dark.
-        diameter: of the usual object in pixels: a number, or `auto` to estimate it from images.
+        diameter: the usual diameter of objects in pixels: a number, or `auto` to estimate it from
+            images.
         skip_unreadable: whether to skip files that cannot be read.
 
     Returns:
@@ -129,7 +130,7 @@ def components(
 def usual_diameter(found: list[Components]) -> float:
     """Computes the usual diameter of objects: the median over images of each image's median.
 
-    Images with few objects do not count unless all images have few.
+    Images with few objects are ignored unless all images have few.
 
     Args:
         found: the components of each image.
@@ -146,8 +147,8 @@ def usual_diameter(found: list[Components]) -> float:
     if not medians:
         raise ImageError(
             "no image shows anything that could be an object: if they are dark on a bright "
-            "background, invert them (config.dataset.invert=True, --invert), or name their size "
-            "(config.dataset.diameter)"
+            "background, invert them (config.dataset.invert=True, --invert); otherwise, set their "
+            "diameter (config.dataset.diameter)"
         )
     return round(float(np.median(medians)), 2)
 
@@ -156,7 +157,7 @@ def suits_grey(images: Images, preprocessing: Preprocessing) -> bool:
     """Decides whether images should be preprocessed as grey levels.
 
     Args:
-        images: of which a few are examined.
+        images: the images, a few of which are examined.
         preprocessing: makes grey levels of them.
 
     Returns:
@@ -196,7 +197,7 @@ def _otsu_threshold(images: Images, preprocessing: Preprocessing, skip_unreadabl
     middles = (edges[:-1] + edges[1:]) / 2
     found = skimage.filters.threshold_otsu(hist=(histogram, middles))
     there = middles[histogram > 0]
-    # The middle of a range without pixels, within which Otsu's method is indifferent.
+    # Otsu's method does not distinguish thresholds between two neighbouring levels.
     return float(there[there <= found].max() + there[there > found].min()) / 2
 
 
@@ -207,20 +208,20 @@ def _evenly(length: int, most: int = SAMPLED_IMAGES) -> list[int]:
 class Crops:
     """Images after preprocessing, as canvases of one size: a source of batches.
 
-    The number of the draw determines which part of an image a canvas shows and, with a stochastic
-    threshold, which pixels are foreground. Without draws, both are always the same. Images smaller
-    than the canvas have black below and to the right.
+    The index of a draw determines which part of an image a canvas shows and, with a stochastic
+    threshold, which pixels are foreground. Without such indices, both are always the same. Images
+    smaller than the canvas are padded with black below and to the right.
 
     Args:
         images: the images.
-        preprocessing: makes model inputs of them.
+        preprocessing: converts them to model inputs.
         canvas: height and width of a canvas.
-        seed: of the random crops.
+        seed: the seed of the random crops.
         skip_unreadable: whether to skip files that cannot be read.
         with_counts: whether examples have `count`, where it is known.
 
     Attributes:
-        counts: the number of objects of each of `images`, if known and wanted.
+        counts: the number of objects in each of `images`, if known and `with_counts`.
         skipped: the reason for each image that was skipped.
         shapes: height and width of each image.
 
@@ -299,8 +300,9 @@ class Crops:
         """Reads examples.
 
         Args:
-            index: the numbers of the examples.
-            draws: the number of each among all draws of a training; by default the example's own.
+            index: the indices of the examples.
+            draws: the position of each example in the sequence of all examples that training draws;
+                by default, the example's own index.
 
         Returns:
             `image`, [B, H, W, C], and `count`, [B], if it is known and the canvas shows whole
@@ -365,7 +367,9 @@ def open_crops(config: ConfigDict) -> Crops:
     if dataset.canvas < 1:
         raise ImageError(f"config.dataset.canvas={dataset.canvas} must be at least 1")
     if dataset.unreadable not in ("refuse", "skip"):
-        raise ImageError(f"config.dataset.unreadable={dataset.unreadable!r}: 'refuse' or 'skip'")
+        raise ImageError(
+            f"config.dataset.unreadable={dataset.unreadable!r}: expected 'refuse' or 'skip'"
+        )
     images = open_images(dataset.path, dataset.member, dataset.data_dir or None)
     skip = dataset.unreadable == "skip"
     preprocessing = _preprocessing(dataset, images, channels)
@@ -420,8 +424,8 @@ def held_out(wanted: float, images: int) -> int:
     number = round(wanted * images) if wanted < 1 else int(wanted)
     if not 0 < number < images:
         raise ImageError(
-            f"config.dataset.held_out={wanted:g} of {images} images leaves none, here or there; "
-            "set another number, and cut a single large image into several"
+            f"config.dataset.held_out={wanted:g} of {images} images leaves none for training, or "
+            "none for evaluation; set another number, or cut a single large image into several"
         )
     return number
 
@@ -435,7 +439,7 @@ class Parts(NamedTuple):
     Attributes:
         side: the longer side of each component's bounding box, [n].
         count: the number of components in each crop.
-        foreground: the share of pixels.
+        foreground: the share of pixels that are foreground.
     """
 
     side: np.ndarray
@@ -473,7 +477,7 @@ def check_foreground(share: float, preprocessing: Preprocessing) -> None:
     """Checks that images are neither black nor mostly foreground.
 
     Args:
-        share: of pixels that are foreground.
+        share: the share of pixels that are foreground.
         preprocessing: for the message.
 
     Raises:
@@ -521,13 +525,13 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     for name, (height, width) in zip(crops.names, crops.shapes, strict=True):
         if min(height, width) < sprite_size:
             raise ImageError(
-                f"{name} has {height}x{width} pixels, and a sprite has {sprite_size}x{sprite_size};"
-                " leave such images out or set config.model.sprite_size"
+                f"{name} ({height}x{width} pixels) is smaller than a sprite ({sprite_size}x"
+                f"{sprite_size}); remove such images, or set config.model.sprite_size"
             )
     if crops.counts is not None and not crops.whole:
         said.append(
-            "counts are of whole images, and canvases are parts of them, so that count accuracy is "
-            "not shown; a config.dataset.canvas as large as the images would do"
+            "count accuracy is not shown, since counts are those of whole images, but canvases "
+            "are parts of them; to see it, set config.dataset.canvas to the size of the images"
         )
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(
@@ -538,7 +542,7 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     if (found.count > max_objects).mean() > 0.01:
         said.append(
             f"canvases have up to {found.count.max()} connected parts, but "
-            f"config.model.max_objects={max_objects}; set it higher, or a smaller canvas"
+            f"config.model.max_objects={max_objects}; increase it, or choose a smaller canvas"
         )
     return said
 
@@ -560,8 +564,8 @@ class Proposal(NamedTuple):
 def propose(found: Parts, image_side: int) -> Proposal:
     """Proposes settings for what was found in whole images or large crops of them.
 
-    A sprite has an odd size, which leaves a margin of a pixel on either side of all components but
-    one in a hundred. A canvas has room for four sprites in a row, and at least 64 pixels unless
+    The size of a sprite is odd and, for 99 % of the components, leaves a margin of one pixel on
+    either side. A canvas has room for four sprites in a row, and at least 64 pixels unless the
     images are smaller.
 
     Args:
@@ -575,7 +579,7 @@ def propose(found: Parts, image_side: int) -> Proposal:
         ImageError: if no component is large enough for an object.
     """
     if not len(found.side):
-        raise ImageError("there is nothing but specks in these images; try another threshold")
+        raise ImageError("these images contain nothing but specks; try another threshold")
     largest = int(np.ceil(np.quantile(found.side, 0.99)))
     sprite = max(5, (largest + 2) | 1)
     canvas = min(max(64, -(-4 * sprite // 16) * 16), -(-image_side // 4) * 4)

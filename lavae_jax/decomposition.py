@@ -9,7 +9,7 @@ large images, evaluation and the playground. Training has compiled, differentiab
 steps in `inference`.
 
 An image is one tile or, if it is large, several (see `tiles`). Tiles are padded to a few sizes, so
-that few programs are compiled. Neither changes the results.
+that few programs are compiled. Neither tiling nor padding changes the results.
 """
 
 import math
@@ -42,9 +42,9 @@ class Detections(NamedTuple):
     Attributes:
         canvas: height and width, H and W.
         location: row and column of each object, [n, 2].
-        log_odds: of each object, [n].
-        num_detected: how many objects were detected before a selection.
-        log_odds_map: of an object at each pixel, [H, W]; None if not kept.
+        log_odds: the log-odds of each object, [n].
+        num_detected: how many objects were detected, including those that `select` left out.
+        log_odds_map: the log-odds of an object at each pixel, [H, W]; None if not kept.
     """
 
     canvas: tuple[int, int]
@@ -65,11 +65,11 @@ class Detections(NamedTuple):
 def detect(
     run: Run, settings: LavaeSettings, images: Images, batch_size: int, keep_maps: bool = False
 ) -> list[Detections]:
-    """Finds the objects of images of any size, without a limit to their number.
+    """Finds the objects of images of any size, without a limit on their number.
 
     Args:
         run: computes functions of the model; see `Run`.
-        settings: of the model.
+        settings: the model's settings.
         images: as the model sees them, [H, W, C] each.
         batch_size: how many images of 64x64 are processed at once; fewer if they are larger.
         keep_maps: whether the log-odds of all pixels are returned, too.
@@ -165,9 +165,9 @@ def select(
     """Selects the most probable objects.
 
     Args:
-        detections: of one image.
+        detections: the detections in one image.
         max_objects: the most objects that are kept.
-        min_score: the least probability of an object.
+        min_score: the minimum probability of an object.
 
     Returns:
         The selected detections.
@@ -204,7 +204,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
     """Checks that a value is a whole number.
 
     Args:
-        name: of the value, for error messages.
+        name: the value's name, for error messages.
         value: the value.
         least: the least number allowed.
 
@@ -234,7 +234,7 @@ def describe(
 
     Args:
         run: computes functions of the model; see `Run`.
-        settings: of the model.
+        settings: the model's settings.
         images: as the model sees them, [H, W, C] each.
         detected: the detections of each image.
 
@@ -257,7 +257,7 @@ def split(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
 
     Args:
         values: [n, ...].
-        lengths: of the parts, with sum n.
+        lengths: the lengths of the parts, which add up to n.
 
     Returns:
         The parts, in order.
@@ -270,7 +270,7 @@ def cut_windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarr
     """Cuts windows out of an image.
 
     Args:
-        image: [H, W, C]; black outside.
+        image: [H, W, C]; it is taken to be black outside.
         centres: row and column of each window's centre, [n, 2].
         radius: how far a window extends in each direction, in pixels.
 

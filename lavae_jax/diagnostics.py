@@ -1,7 +1,7 @@
-"""Early diagnostics of training for each image: does q(z_loc) find every object once?
+"""Early diagnostics of training for each image: does q(z_loc) find every object exactly once?
 
-The ELBO improves for a long time whether or not objects are found. These values distinguish the two
-cases from the first evaluation on; "Is a run healthy?" in docs/platforms.md describes what to
+The ELBO improves for a long time whether or not objects are found. From the first evaluation on,
+these values tell the two cases apart; "Is a run healthy?" in docs/platforms.md describes what to
 expect.
 """
 
@@ -37,15 +37,15 @@ def location_diagnostics(
     """Computes all diagnostics of B images.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         detection: what the location network finds in the images.
-        drawn: flat pixels sampled from q(z_loc | n, x), [B, S].
+        drawn: flat pixel indices sampled from q(z_loc | n, x), [B, S].
         used: how many of them are used, [B].
         count: the true number of objects, or the inferred one if that is not known, [B].
 
     Returns:
         Values by name. `duplicate_samples`: whether a sample contains an object twice.
-        `location_entropy`: of the pixel, given the object, in nats; 0 if h_loc is certain of it.
+        `location_entropy`: the entropy of an object's pixel, in nats; 0 if h_loc selects one pixel.
         `peak_margin`: how far the lowest true peak is above the threshold, in units of γ.
         `false_peak_margin`: how far the highest false peak is below the threshold, in units of γ.
     """
@@ -71,7 +71,7 @@ def has_duplicate(pixel: jax.Array, count: jax.Array, width: int, reach: int) ->
     """Detects samples that contain two pixels close to each other.
 
     Args:
-        pixel: flat pixels, [B, S].
+        pixel: flat pixel indices, [B, S].
         count: how many of them are used, [B].
         width: W, of the canvas.
         reach: pixels are close if they are at most this many rows and columns apart.
@@ -97,7 +97,7 @@ def location_entropy(
 
     Args:
         h_loc: location logits, [B, H, W].
-        pixel: flat pixels of peaks, [B, M].
+        pixel: flat pixel indices of peaks, [B, M].
         count: how many of them are used, [B].
         radius: a pixel belongs to a peak if it is at most this many rows and columns away.
 
@@ -127,14 +127,14 @@ def peak_heights(
     The `count` highest local maxima of h_loc are taken to be the true peaks.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         h_loc: location logits, γ included, [B, H, W].
         count: the number of objects, [B].
 
     Returns:
-        The height of the lowest true peak, [B], which is undefined for a count of 0, and the
-        minimum of h_loc if there are fewer maxima; and the height of the highest false peak, [B],
-        or -inf if there is none.
+        Two heights, [B] each. The first is that of the lowest true peak: undefined if the count is
+        0, and the minimum of h_loc if there are fewer maxima than objects. The second is that of
+        the highest false peak: -inf if there is none.
     """
     maxima = counting.peaks(h_loc, -jnp.inf, settings.peak_radius)
     heights = jnp.where(maxima, h_loc, -jnp.inf).reshape(len(h_loc), -1)

@@ -77,7 +77,8 @@ def evaluate_classical(method: classical.Method, source: Source) -> dict[str, An
 
     Args:
         method: one of `classical.METHODS`.
-        source: scenes; see `evaluate`. Grey scenes get one threshold, by Otsu's method.
+        source: scenes; see `evaluate`. Grey scenes are binarised by one threshold for all, which
+            Otsu's method chooses.
 
     Returns:
         The metrics by name, in JSON's types.
@@ -130,15 +131,16 @@ def describe(name: str, scores: dict[str, Any]) -> str:
         )
     if "count_accuracy" in scores:
         lines.append(
-            f"  count {scores['count_accuracy']:.2%} right, {scores['overcounted']:.2%} over, "
-            f"{scores['undercounted']:.2%} under, mean absolute error "
-            f"{scores['count_mean_absolute_error']:.3f}; "
+            f"  count accuracy {scores['count_accuracy']:.2%}, overcounted "
+            f"{scores['overcounted']:.2%}, undercounted {scores['undercounted']:.2%}, "
+            f"mean absolute error {scores['count_mean_absolute_error']:.3f}; "
             f"{scores['images_per_second']:.0f} images/s"
         )
     if scores.get("mostly_hidden"):
         lines.append(
-            f"  without the {scores['mostly_hidden']:.2%} of the scenes that hide more than "
-            f"{MOSTLY_HIDDEN:.0%} of an object: count {scores['count_accuracy_visible']:.2%} right"
+            f"  count accuracy {scores['count_accuracy_visible']:.2%} without the "
+            f"{scores['mostly_hidden']:.2%} of scenes in which more than {MOSTLY_HIDDEN:.0%} of an "
+            "object is hidden"
         )
     if "centre_distance_median" in scores:
         lines.append(
@@ -154,15 +156,18 @@ def describe(name: str, scores: dict[str, Any]) -> str:
         lines.append(f"  expected calibration error of objects' probabilities {error:.4f}")
     if "foreground_ari" in scores:
         lines.append(f"  foreground ARI {scores['foreground_ari']:.4f}")
-    for edit in ("move", "appearance"):
+    for edit, title in (("move", "location"), ("appearance", "appearance")):
         if edit in scores.get("disentanglement", {}):
             change = scores["disentanglement"][edit]
-            others = f"{change['objects']} others {change['lost']:.1%} lost"
-            text = f"  {edit} of one object edited: of the {others}"
+            text = (
+                f"  after a change of one object's {title}: {change['lost']:.1%} of the "
+                f"{change['objects']:,} other objects lost"
+            )
             if change["location_change_pixels"] is not None:
                 text += (
-                    f", moved by {change['location_change_pixels']:.3f} pixels, appearance "
-                    f"changed by {change['appearance_change_in_spreads']:.3f} spreads"
+                    f"; the rest moved by {change['location_change_pixels']:.3f} pixels, and their "
+                    f"appearances changed by {change['appearance_change_in_spreads']:.3f} standard "
+                    "deviations (means)"
                 )
             lines.append(text)
     return "\n".join(lines)
@@ -295,7 +300,7 @@ def inferred_centres(placed: np.ndarray) -> np.ndarray:
 
 
 def match(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Matches points so that the sum of distances is least.
+    """Matches points so that the sum of distances is minimal.
 
     Args:
         one: points [n, 2].
@@ -334,13 +339,13 @@ def match_within(
 def mask_precision(found: np.ndarray, true: np.ndarray, overlap: float = 0.5) -> float:
     """Computes the share of hits among all objects that are found or true, TP / (TP + FP + FN).
 
-    An object is a hit if its mask's intersection with a true one is at least `overlap` of their
-    union. In cell segmentation, the mean over images is called average precision.
+    An object is a hit if the intersection of its mask with a true mask is at least `overlap` of
+    their union. In cell segmentation, the mean over images is called average precision.
 
     Args:
         found: [H, W], a label image: 0 for the background, another number for each object.
         true: [H, W], the true label image.
-        overlap: at least one half, so that no mask is a hit for two others.
+        overlap: at least one half, so that no mask can be a hit for two others.
 
     Returns:
         From 0 to 1; 1 if there are no objects in either image.
@@ -361,8 +366,8 @@ def object_scores(
 ) -> dict[str, np.ndarray]:
     """Computes `scores_of_found` for the objects of scenes.
 
-    The centre of an object is the centre of mass of its sprite on the canvas. Which pixel of an
-    object the model reports as its location therefore does not matter, if the sprite is shifted
+    The centre of an object is the centre of mass of its sprite on the canvas. It therefore does not
+    matter which pixel of an object the model reports as its location, if the sprite is shifted
     accordingly.
 
     Args:
@@ -439,7 +444,7 @@ def centre_scores(per_image: dict[str, np.ndarray]) -> dict[str, float]:
         per_image: see `scores_of_found`.
 
     Returns:
-        The metrics by name; those that nothing was measured for are absent.
+        The metrics by name, without those for which there was nothing to measure.
     """
     distance, ari = (
         per_image[name][~np.isnan(per_image[name])] for name in ("distance", "foreground_ari")
@@ -483,9 +488,10 @@ def calibration(claimed: np.ndarray, is_true: np.ndarray, bins: int = 10) -> dic
         bins: how many bins of equal width from 0 to 1; a bin includes its upper edge.
 
     Returns:
-        For each bin the number of `objects`, their mean `claimed` probability, and the share that
-        is `true`, None where there are no objects; and the `expected_calibration_error`, the mean
-        over all objects of their bin's difference between the two.
+        For each bin, the number of `objects`, their mean `claimed` probability, and the share that
+        is `true`; the last two are None where there are no objects. Also the
+        `expected_calibration_error`: the absolute difference between the two, averaged over bins
+        weighted by their numbers of objects.
     """
     claimed, is_true = np.asarray(claimed, np.float64), np.asarray(is_true, np.float64)
     index = np.clip(np.ceil(claimed * bins).astype(int) - 1, 0, bins - 1)

@@ -115,7 +115,7 @@ def panels(
     """Draws rows of panels; the figure is `panel_inches` wide for each column.
 
     Titles are above what they name, so that they take no width; the title of a row is left-aligned.
-    There is a gap between blocks. All text has the largest size at which each text fits.
+    There is a gap between blocks. All text has the same size, the largest at which every text fits.
 
     Args:
         rows: panels, which need not fill a row.
@@ -409,8 +409,8 @@ def calibration(results: Mapping[str, dict], panel_inches: float = 1.0) -> Figur
     """Draws the share of true objects over the claimed probability, a line for each split.
 
     Args:
-        results: those of `evaluation.calibration`, by split. The area of a dot grows with the
-            number of its objects.
+        results: results of `evaluation.calibration`, by split. The area of a dot grows with the
+            number of objects in its bin.
         panel_inches: scales the figure.
 
     Returns:

@@ -82,7 +82,7 @@ def _title(model: Model | Baseline) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Gallery:
-    """Draws the figures of a model, with a method for each kind of figure.
+    """Draws the figures of a model; each kind of figure has a method.
 
     Attributes:
         model: a trained LAVAE.
@@ -173,7 +173,7 @@ class Gallery:
     # --- edited scenes -----------------------------------------------------------
 
     def swap(self, source: "Source") -> Figure:
-        """Swaps the locations of the first two objects.
+        """Draws scenes before and after the locations of their first two objects are swapped.
 
         Args:
             source: the scenes.
@@ -187,7 +187,7 @@ class Gallery:
         return self._panels(rows, row_titles=list(edits))
 
     def location_traversal(self, source: "Source") -> Figure:
-        """Moves an object of each scene around the canvas on an ellipse.
+        """Draws each scene with one object at several locations on an ellipse.
 
         Args:
             source: the scenes.
@@ -208,11 +208,11 @@ class Gallery:
         return self._panels(_transposed(columns), column_titles=titles)
 
     def appearance_traversal(self, source: "Source") -> Figure:
-        """Changes one coordinate of an object's appearance in each scene.
+        """Draws each scene with several values of one coordinate of an object's appearance.
 
-        It ranges over 2.5 of the prior's standard deviations on either side of the mean: from -2.5
-        to 2.5 for N(0, I). Each scene has another coordinate, of those that vary most over the
-        scenes shown.
+        The values are up to 2.5 of the prior's standard deviations from its mean: from -2.5 to 2.5
+        for N(0, I). Each scene shows a different coordinate, chosen from those that vary most over
+        the scenes in the figure.
 
         Args:
             source: the scenes.
@@ -275,7 +275,7 @@ class Gallery:
     # --- parts -------------------------------------------------------------------
 
     def _images(self, source: "Source", at_least: int) -> np.ndarray:
-        """Returns the first scenes with enough objects; if there are too few, others follow."""
+        """The first scenes with enough objects; if these are too few, other scenes follow."""
         batch = source.read(range(min(len(source), 40 * self.rows)))
         order = np.argsort(batch["count"] < at_least, kind="stable")
         return batch["image"][order[: self.rows]]

@@ -7,8 +7,9 @@ blurred image, and draws a sprite at an offset that the decoder chooses:
     encoder: the peak (no parameters) -> window -> 1x1 layers, which are given its offset
     decoder: 1x1 layers -> a sprite, and its offset in the cell -> canvas
 
-Both are fully convolutional. No latent represents an object or a count. Peaks as in f_count, of an
-image blurred with the right width, do find objects if these have one size.
+Both are fully convolutional. No latent represents an object or a count. However, if all objects
+have the same size, the peaks (as in f_count) of an image that is blurred by the right width do
+coincide with objects.
 """
 
 import flax.linen as nn
@@ -29,7 +30,7 @@ class Encoder(nn.Module):
     Attributes:
         cell: the side of a cell, in pixels.
         kernel: the side of a window, odd.
-        width: of the layers.
+        width: the width of the layers.
         outputs: the number of features of a cell.
     """
 
@@ -67,7 +68,7 @@ class Decoder(nn.Module):
     Attributes:
         cell: the side of a cell, in pixels.
         kernel: the side of a sprite, odd.
-        width: of the layers.
+        width: the width of the layers.
         channels: C.
     """
 
@@ -111,9 +112,9 @@ def _offsets(cell: int) -> np.ndarray:
 
 
 def fixations(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Array]:
-    """Selects the pixel that each cell fixates.
+    """Selects the pixel on which each cell centres its glimpse.
 
-    That is the pixel where the image, blurred over the width of a window, is brighter than anywhere
+    It is the pixel where the image, blurred over the width of a window, is brighter than anywhere
     within half a window. If a window is wider than two cells, a cell has at most one such pixel.
 
     Args:

@@ -32,7 +32,7 @@ class Images(Protocol):
     """Random access to images as they are stored.
 
     Attributes:
-        names: of the images.
+        names: the names of the images.
         counts: the number of objects in each image, where known.
         fingerprint: a hash of the images' contents.
     """
@@ -67,7 +67,7 @@ def open_images(path: str, member: str = "", data_dir: str | None = None) -> Ima
         ImageError: if there are no images, or they cannot be read.
     """
     if not path:
-        raise ImageError("no images are named; give a folder, an .npy or .npz file, or tfds:name")
+        raise ImageError("no path to images; give a folder, an .npy or .npz file, or tfds:name")
     if path.startswith("tfds:"):
         return _Tfds.open(path.removeprefix("tfds:"), member or "train", data_dir)
     file = pathlib.Path(path).expanduser()
@@ -93,7 +93,7 @@ class Files:
 
     Attributes:
         paths: the files.
-        folder: a folder that has all of them.
+        folder: a folder that contains all of them.
     """
 
     paths: Sequence[pathlib.Path]
@@ -114,7 +114,9 @@ class Files:
         """
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
         if not paths:
-            raise ImageError(f"{folder} has no images ({', '.join(SUFFIXES)}), nor its folders")
+            raise ImageError(
+                f"neither {folder} nor its subfolders contain images ({', '.join(SUFFIXES)})"
+            )
         return cls(paths, folder)
 
     @functools.cached_property
@@ -122,7 +124,7 @@ class Files:
         """Names the images.
 
         Returns:
-            The files' paths from the folder on.
+            The files' paths, relative to the folder.
         """
         return [str(path.relative_to(self.folder)) for path in self.paths]
 
@@ -225,10 +227,12 @@ def _counts_beside(folder: pathlib.Path, names: Sequence[str]) -> np.ndarray | N
             raise ImageError(f"{path} cannot be read: {error}") from error
         missing = [name for name in names if name not in by_name]
         if missing:
-            raise ImageError(f"{path} has counts, but none of {missing[0]}")
+            raise ImageError(f"{path} has counts, but none for {missing[0]}")
         wrong = [name for name in names if not re.fullmatch(r"[0-9]+", by_name[name] or "")]
         if wrong:
-            raise ImageError(f"{path}: the count of {wrong[0]} is {by_name[wrong[0]]!r}")
+            raise ImageError(
+                f"{path}: the count of {wrong[0]} is {by_name[wrong[0]]!r}; expected a whole number"
+            )
         return np.array([int(by_name[name]) for name in names], np.int32)
     return None
 
@@ -256,7 +260,8 @@ class _Array:
             raise ImageError(f"`count` in {self.counts_in} cannot be read: {error}") from error
         if counts.shape != (len(self),) or not np.issubdtype(counts.dtype, np.integer):
             raise ImageError(
-                f"`count` in {self.counts_in} is {counts.dtype} {counts.shape}; one for each image"
+                f"`count` in {self.counts_in} has type {counts.dtype} and shape {counts.shape}; "
+                "expected a whole number for each image"
             )
         return counts.astype(np.int32)
 
@@ -295,7 +300,7 @@ def _open_array(path: pathlib.Path, member: str) -> _Array:
 
 def _checked_array(array: np.ndarray, name: str, counts_in: pathlib.Path | None = None) -> _Array:
     if 0 in array.shape:
-        raise ImageError(f"{name} has shape {array.shape}: there is no image in it")
+        raise ImageError(f"{name} has shape {array.shape}: it contains no image")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] not in (1, 3)):
         raise ImageError(f"{name} has shape {array.shape}; expected [N, H, W] or [N, H, W, C]")
     return _Array(array, name, counts_in)

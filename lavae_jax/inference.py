@@ -15,7 +15,7 @@ from lavae_jax.packing import Budget, PackedObjects
 from lavae_jax.scene import Scene
 from lavae_jax.settings import LavaeSettings
 
-OFF_PEAK = 30.0  # least gap between peaks and other pixels in nats, for support "peaks"
+OFF_PEAK = 30.0  # smallest gap between peaks and other pixels in nats, for support "peaks"
 
 
 # --- locations and counts ----------------------------------------------------
@@ -52,7 +52,7 @@ def detect(settings: LavaeSettings, h_loc: jax.Array) -> Detection:
     """Finds and counts the peaks of h_loc.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         h_loc: location logits, γ included, [B, H, W].
 
     Returns:
@@ -66,7 +66,7 @@ def object_logits(settings: LavaeSettings, h_loc: jax.Array) -> jax.Array:
     """Converts h_loc into log-odds of an object at each pixel.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         h_loc: location logits, γ included, [B, H, W].
 
     Returns:
@@ -79,7 +79,7 @@ def log_odds(settings: LavaeSettings, logits: jax.Array) -> jax.Array:
     """Converts logits of the location network into log-odds of an object at each pixel.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         logits: output of the location network, before γ, [B, H, W].
 
     Returns:
@@ -92,7 +92,7 @@ def peak_locations(settings: LavaeSettings, detection: Detection) -> Locations:
     """Returns the M highest peaks of each image, in descending order.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         detection: what the location network finds in B images.
 
     Returns:
@@ -106,7 +106,7 @@ class LocationPosterior(NamedTuple):
 
     Attributes:
         count: n̂, [B].
-        logits: of the candidates, [B, Q].
+        logits: the logits of the candidates, [B, Q].
         pixel: flat indices of the candidates, [B, Q]; None if they are all D pixels, in order.
         near: components of the prior that an object at a candidate may belong to, [B, Q, N]; None
             for all.
@@ -126,7 +126,7 @@ def location_posterior(settings: LavaeSettings, detection: Detection) -> Locatio
     q gives all n! orders of the same locations the same probability, as p does.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
         detection: what the location network finds in B images.
 
     Returns:
@@ -311,8 +311,8 @@ def sample_posterior(
 def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
     """Infers the scenes in images: counts, peak locations and mean appearances.
 
-    M bounds p(n), but not what h_loc can find. `decomposition` has the form for images of any size,
-    without a limit to the number of objects.
+    M limits the support of p(n), but h_loc can detect more objects. `decomposition` does the same
+    for images of any size, without a limit on the number of objects.
 
     Args:
         lavae: bound model.

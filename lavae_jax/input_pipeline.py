@@ -47,7 +47,7 @@ class ProcessShard(NamedTuple):
         """Checks that batches can be split evenly.
 
         Args:
-            batch_size: examples in a batch of all processes.
+            batch_size: the number of examples in a batch, over all processes.
 
         Raises:
             ValueError: if the batch size is not a positive multiple of the number of devices.
@@ -113,9 +113,9 @@ class Source(Protocol):
         """Reads examples.
 
         Args:
-            index: the numbers of the examples.
-            draws: the number of each example among all draws of a training, which determines what
-                is random in it; None for the same examples every time.
+            index: the indices of the examples.
+            draws: the position of each example in the sequence of all examples that training draws,
+                which seeds whatever is random in it; None for the same examples every time.
 
         Returns:
             The examples, stacked.
@@ -129,7 +129,7 @@ class Split:
     Attributes:
         records: the encoded examples.
         features: the features to decode.
-        folder: of the data set, for messages.
+        folder: the data set's folder, for error messages.
         varies: False, since examples are always the same.
     """
 
@@ -145,7 +145,7 @@ class Split:
         """Reads examples; images become float32 from 0 to 1.
 
         Args:
-            index: the numbers of the examples.
+            index: the indices of the examples.
             draws: ignored.
 
         Returns:
@@ -159,7 +159,7 @@ class Split:
         except RuntimeError as error:  # array_record raises it for all kinds of damage
             raise DataError(
                 f"the data set in {self.folder} is damaged ({str(error).splitlines()[0]}). "
-                "Delete that folder; it is generated anew when it is needed"
+                "Delete that folder; it is regenerated when it is needed"
             ) from error
         examples = [self.features.deserialize_example_np(record) for record in records]
         batch = {name: np.stack([e[name] for e in examples]) for name in self.features}
@@ -170,11 +170,11 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some examples of a source, as a source of its own.
+    """Some examples of a source, as a separate source.
 
     Attributes:
         source: the whole source.
-        examples: the numbers of the part's examples in it.
+        examples: the indices of the part's examples in it.
     """
 
     source: Source
@@ -192,7 +192,7 @@ class Part:
         """Reads examples.
 
         Args:
-            index: the numbers of the examples in this part.
+            index: the indices of the examples in this part.
             draws: see `Source.read`.
 
         Returns:
@@ -227,18 +227,18 @@ def train_batches(
 ) -> "grain.DatasetIterator":
     """Makes endless batches of training examples, which are reshuffled every epoch.
 
-    The iterator's state (`get_state`, `set_state`) is the position in the stream: a few bytes,
-    after which the very next batch follows.
+    The iterator's state (`get_state`, `set_state`) is its position in the stream, in a few bytes.
+    After it is restored, the next batch of the stream follows.
 
     Args:
         source: the training examples.
-        batch_size: examples in a batch of all processes.
+        batch_size: the number of examples in a batch, over all processes.
         seed: determines the order.
         shard: the part that is read; by default that of this process.
 
     Returns:
         An iterator of batches [devices, batch_size / devices, ...] with the examples' features and
-        their numbers, `index`.
+        their indices, `index`.
 
     Raises:
         ValueError: if there are no examples, or batches cannot be split evenly.
@@ -264,13 +264,13 @@ def eval_batches(
 ) -> Iterator[Batch]:
     """Makes batches of all examples in order, each exactly once over all processes and devices.
 
-    The last batch is filled up with copies of the first example.
+    The last batch is padded with copies of the first example.
 
     Args:
         source: the examples.
-        batch_size: examples in a batch of all processes.
+        batch_size: the number of examples in a batch, over all processes.
         shard: the part that is read; by default that of this process.
-        reading: the number of this reading; examples that vary differ from those of other readings.
+        reading: the index of this pass over the examples; those that vary differ from pass to pass.
 
     Returns:
         An iterator of batches [devices, batch_size / devices, ...] with the examples' features and
@@ -296,7 +296,7 @@ def eval_batches(
 
 
 def _read_ahead() -> "grain.ReadOptions":
-    """Batches, not examples, are read in parallel: two threads keep two cores fed."""
+    """Reads whole batches in parallel, rather than examples: two threads keep two cores busy."""
     import grain
 
     return grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)

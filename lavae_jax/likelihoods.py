@@ -52,7 +52,7 @@ def of(settings: LavaeSettings) -> Likelihood:
     """Returns the likelihood of a model.
 
     Args:
-        settings: of the model.
+        settings: the model's settings.
 
     Returns:
         The likelihood.

@@ -21,7 +21,7 @@ class Locations(NamedTuple):
     """S locations for each of B images.
 
     Attributes:
-        index: flat pixels, [B, S] int32; for a relaxed sample, those of the largest weights.
+        index: flat pixel indices, [B, S] int32; for a relaxed sample, of the largest weights.
         weights: relaxed one-hot vectors, [B, S, D]; None if locations are hard.
         log_q: log q of each location given the earlier ones, [B, S].
     """
@@ -35,7 +35,7 @@ class Locations(NamedTuple):
         """Creates hard locations that are given, not sampled.
 
         Args:
-            index: flat pixels, [B, S].
+            index: flat pixel indices, [B, S].
 
         Returns:
             Locations with log q = 0.
@@ -57,8 +57,8 @@ def sample(
         logits: unnormalised log probabilities of pixels, [B, D].
         num_slots: S, how many pixels are sampled.
         temperature: τ of the Gumbel-softmax, a scalar; None for exact samples.
-        excluded_by: which pixels a draw excludes from the next ones, such as `within`; by default,
-            its own pixel.
+        excluded_by: which pixels a draw excludes from later draws (see `within`); by default, its
+            own pixel.
 
     Returns:
         Locations, [B, S].
@@ -100,15 +100,15 @@ def sample_with_noise(
 
     All draws of an image share their noise: the pixels with the largest perturbed logits, in order,
     are distributed exactly as draws without replacement (Plackett-Luce), and only one noise vector
-    is needed instead of S. This also holds if a draw excludes other pixels: which of some pixels is
-    the largest does not depend on how large it is.
+    is needed instead of S. This also holds if a draw excludes other pixels, since which pixel has
+    the largest perturbed logit is independent of how large that logit is.
 
     Args:
         logits: unnormalised log probabilities of pixels, [B, D].
         gumbel: standard Gumbel noise, [B, D].
         num_slots: S, how many pixels are sampled.
         temperature: τ of the Gumbel-softmax, a scalar; None for exact samples.
-        excluded_by: which pixels a draw excludes from the next ones; by default, its own pixel.
+        excluded_by: which pixels a draw excludes from later draws; by default, its own pixel.
 
     Returns:
         Locations, [B, S].

@@ -18,8 +18,8 @@ from PIL import Image
 from lavae_jax import placement
 from lavae_jax.errors import UserError
 
-# The least pixel mean with which a sprite explains a foreground pixel. It is above the pixel means
-# of a sprite's background, and low enough for objects whose sprites are slightly wrong.
+# The lowest pixel mean with which a sprite explains a foreground pixel. It is higher than the pixel
+# means of a sprite's background, and low enough for objects whose sprites are slightly wrong.
 EXPLAINS = 1e-5
 # A pixel belongs to an object if its level is this share of the object's brightness: a percentile
 # of the levels where the sprite is at least `CORE` times as bright as at its brightest pixel.
@@ -38,9 +38,9 @@ def label(
 ) -> np.ndarray:
     """Assigns pixels of an image to objects.
 
-    A pixel may belong to the object whose sprite is brightest there; of equally bright ones, to the
-    first. It does if its level is high enough for that object (see `SHARE`), so in a binary image,
-    if it is foreground.
+    A pixel is assigned to the object whose sprite is brightest there (the first of equally bright
+    ones), provided that its level is high enough for that object (see `SHARE`). In a binary image,
+    every foreground pixel is.
 
     Args:
         location: [n, 2], row and column of each object on the canvas.
@@ -180,8 +180,8 @@ def write(labels: np.ndarray, path: pathlib.Path) -> None:
     """
     if labels.max(initial=0) > MOST_LABELS:
         raise UserError(
-            f"{path}: there are {labels.max():,} objects, but a 16-bit label image can number only "
-            f"{MOST_LABELS:,}; .json and .jsonl files have no such limit"
+            f"{path}: the image has {labels.max():,} objects, but a 16-bit label image can number "
+            f"only {MOST_LABELS:,}; .json and .jsonl files have no such limit"
         )
     compression = {"compression": "tiff_deflate"} if path.suffix.startswith(".tif") else {}
     Image.fromarray(labels.astype(np.uint16)).save(path, **compression)

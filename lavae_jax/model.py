@@ -65,7 +65,7 @@ class LAVAE(nn.Module):
         return Execution.of(network in self.train, self.axis_name, *how)
 
     def __call__(self) -> None:
-        """Runs every network on the smallest input: Flax initialises what is called."""
+        """Runs every network on a small input, since Flax initialises what is called."""
         settings = self.settings
         window = 2 * self.appearance.radius + 1
         self.location(jnp.zeros((1, 16, 16, settings.channels)))
@@ -74,7 +74,7 @@ class LAVAE(nn.Module):
 
 
 def initialise(module: nn.Module, key: chex.PRNGKey) -> Variables:
-    """Initialises a module: random networks, a uniform p(n), and N(0, I) for p(z_app).
+    """Initialises a module: networks at random, p(n) as uniform, and p(z_app) as N(0, I).
 
     Args:
         module: a module that can be called without arguments, such as `LAVAE`.
@@ -144,7 +144,7 @@ def compiled(function: Callable, module: nn.Module) -> Callable:
 
 
 def bind_training(function: Callable, module: nn.Module) -> Callable:
-    """Acts as `bind`, but also returns the new batch statistics.
+    """Does the same as `bind`, but also returns the new batch statistics.
 
     Args:
         function: called as `function(bound_module, *args, **kwargs)`.

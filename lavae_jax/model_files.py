@@ -109,11 +109,11 @@ def read(path: str | pathlib.Path) -> Trained:
 
 
 def build(config: ConfigDict, arrays: dict[str, np.ndarray]) -> Model | Baseline:
-    """Makes a model of a config and arrays.
+    """Makes a model from a config and arrays.
 
     Args:
         config: the config of a run. Only the settings of the model and of its preprocessing matter.
-        arrays: called params.… and batch_stats.…
+        arrays: parameters and batch statistics, called params.… and batch_stats.…
 
     Returns:
         The model, with its weights as float32.
@@ -148,7 +148,7 @@ def make_module(config: ConfigDict) -> nn.Module:
             return LAVAE(from_config(LavaeSettings, config.model))
         return baseline_settings(config.model).build()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the config's model cannot be made: {error}") from error
+        raise CheckpointError(f"the config describes no valid model: {error}") from error
 
 
 def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
@@ -249,7 +249,7 @@ def _newest(workdir: pathlib.Path) -> Checkpoint:
     except CheckpointError as error:
         raise FileNotFoundError(str(error)) from error
     if checkpoint is None:
-        raise FileNotFoundError(f"{folder} holds no whole checkpoint")
+        raise FileNotFoundError(f"{folder} contains no intact checkpoint")
     return checkpoint
 
 
@@ -264,7 +264,7 @@ def _of_model(config: ConfigDict, checkpoint: Checkpoint) -> dict[str, np.ndarra
 
 
 def in_checkpoint(trained: Trained) -> dict[str, np.ndarray]:
-    """Renames a model's arrays as in the checkpoints of a run.
+    """Gives a model's arrays their names in the checkpoints of a run.
 
     Args:
         trained: the model.
@@ -291,7 +291,7 @@ def _read_weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
     content = path.read_bytes()
     expected = _read_json(folder / PROVENANCE).get("sha256")
     if expected and hashlib.sha256(content).hexdigest() != expected:
-        raise CheckpointError(f"{path} is damaged: it does not fit its checksum")
+        raise CheckpointError(f"{path} is damaged: it does not match its checksum")
     try:
         return compatibility.upgrade_arrays(safetensors.numpy.load(content))
     except (safetensors.SafetensorError, ValueError) as error:
@@ -306,7 +306,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _halved(name: str, array: np.ndarray) -> np.ndarray:
-    """Converts to half precision: half the size, and three digits are enough for a weight."""
+    """Converts to half precision, which halves the size; three digits suffice for a weight."""
     half = array.astype(np.float16)
     if not np.isfinite(half).all():
         raise ValueError(f"{name} is out of the range of half precision")

@@ -1,9 +1,10 @@
 """Objects of similar appearance, compared by the pixels around them.
 
-The components of a mixture are initialised at training objects (see `prior.at_encodings`), all of
-them different, so that none is duplicated while another is missing. The components near an object
-are those that were initialised at similar objects. These are known before training and do not
-change with it, so a training step can leave the others out (see `prior.log_density`).
+The components of a mixture are initialised at different training objects (see
+`prior.at_encodings`), so that no object gets two components while another gets none. The components
+near an object are those that were initialised at similar objects. These are determined before
+training and do not change with it, so a training step can leave out all others (see
+`prior.log_density`).
 """
 
 import jax
@@ -37,15 +38,15 @@ def sketch(windows: jax.Array) -> jax.Array:
 
 
 def different(sketches: np.ndarray, number: int) -> np.ndarray:
-    """Selects sketches, different ones first.
+    """Selects sketches, distinct ones first.
 
     Args:
         sketches: [P, SKETCH_SIZE].
         number: how many are selected.
 
     Returns:
-        Indices, [number] (or [P] if P is less): the first occurrence of each different sketch, in
-        order, and if these are not enough, duplicates in order.
+        Indices, [number] (or [P] if P is less): the first occurrence of each distinct sketch and,
+        if these are too few, duplicates; both in their original order.
     """
     _, first = np.unique(sketches, axis=0, return_index=True)
     first = np.sort(first)

@@ -320,7 +320,7 @@ class ConvLayer(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + two layers of x; the skip connection is projected if the number of channels changes.
+    """Adds two layers of x to x, which is projected if the number of channels changes.
 
     Attributes:
         execution: how the layers are computed.
@@ -509,7 +509,7 @@ def scale_logits(params: Mapping[str, Any], scale: float, shift: float) -> dict[
     """Changes the parameters of a `LocationNet` so that its logits become scale · logits + shift.
 
     Args:
-        params: of a `LocationNet`.
+        params: the parameters of a `LocationNet`.
         scale: the factor.
         shift: the constant.
 

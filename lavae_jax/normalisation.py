@@ -5,8 +5,8 @@
     usual = usual_diameter(found, collection)
     resize(levels, zoomed(shape, usual))      a typical object is STANDARD pixels wide
 
-All of this is estimated from the image itself. If an image shows too few objects to estimate their
-size, that of the whole collection is used.
+All of this is estimated from the image itself. The fewer objects an image shows, the more the
+estimate of their size depends on that of the whole collection.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from PIL import Image
 STANDARD = 12.0  # pixels: the diameter of a typical object after `resize`
 USUAL = 0.5  # the level of a typical object; brighter ones have levels up to 1
 BRIGHT = 75  # percentile of foreground pixels that is taken for an object's brightness
-FOREGROUND = 0.2  # the least threshold between background and objects
+FOREGROUND = 0.2  # the lowest threshold between background and objects
 NOISE = 1 / 16  # the largest noise of the background in levels: contrast is limited to this
-LEAST_NOISE = 1 / 100  # the least noise of the square root of levels, where the brightest part is 1
-TREND_DEVIATIONS = 2.0  # of the background's lower half; pixels above are not background
+LEAST_NOISE = 1 / 100  # the smallest noise of the square root of levels, with a maximum of 1
+TREND_DEVIATIONS = 2.0  # above the fitted surface; pixels beyond are not background (`_trend`)
 WIDE = 1 / 8  # of the image's longer side: standard deviation of the wide Gaussian mean
 SMALL = 64  # pixels: the longer side of the copy on which that mean is computed
 SMOOTHING = 1.0  # pixels: standard deviation of the filter before a foreground threshold
 LEAST_AREA = 12  # pixels; smaller components are ignored
-SOLID = 0.92  # the least share of its convex hull that a single object covers
+SOLID = 0.92  # the smallest share of its convex hull that a single object covers
 PRIOR_OBJECTS = 4  # the weight of the collection's diameter, in objects of the image
 MOST_ZOOM = 2.5  # the largest ratio between diameters of an image and of the collection
 
@@ -57,7 +57,7 @@ def normalise(grey: np.ndarray) -> np.ndarray:
 
 
 def _stretched(grey: np.ndarray) -> np.ndarray:
-    """Scales levels [H, W, C] to a maximum of 1, whatever part of its range an image uses."""
+    """Scales levels [H, W, C] to a maximum of 1, whatever part of the range an image uses."""
     high = scipy.ndimage.gaussian_filter(grey, (SMOOTHING, SMOOTHING, 0)).max()  # no hot pixels
     return np.minimum(grey / max(float(high), 1e-6), 1)
 
@@ -139,7 +139,7 @@ class Components(NamedTuple):
     """The connected components of an image that are large enough to be objects.
 
     Attributes:
-        diameter: of a disc of the same area, [n].
+        diameter: the diameter of a disc of the same area, [n].
         is_solid: whether a component almost fills its convex hull, [n] bool; it is then probably a
             single object and not a cluster.
     """
@@ -208,7 +208,7 @@ def zoomed(shape: tuple[int, int], diameter: float) -> tuple[int, int]:
 
     Args:
         shape: height and width of the image.
-        diameter: of a typical object, in pixels.
+        diameter: the diameter of a typical object, in pixels.
 
     Returns:
         Height and width of the zoomed image.
@@ -218,7 +218,7 @@ def zoomed(shape: tuple[int, int], diameter: float) -> tuple[int, int]:
 
 
 def resize(levels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resizes an image bilinearly; a smaller one has means over the area of each pixel.
+    """Resizes an image bilinearly; when it becomes smaller, pixels are averaged over areas.
 
     Args:
         levels: [H, W, C].

@@ -15,7 +15,7 @@ from lavae_jax.preprocessing import as_levels
 
 OVERLAY = 1024  # pixels: the largest side to which overlays of small images are enlarged
 OUTLINE = (255, 96, 0)  # visible on black, on white, and on any grey
-DIMMEST = 0.05  # the least level that becomes white: darker images stay dark
+DIMMEST = 0.05  # the lowest level that is scaled to white: images without brighter pixels stay dark
 SHOWN = 6  # objects of a group that are drawn
 TILE, GAP, TEXT = 64, 6, 92  # pixels, in the picture of groups
 
@@ -163,8 +163,8 @@ def of_groups(
 ) -> Image.Image:
     """Draws groups in columns, the largest first.
 
-    A group has its number, its size, the sprite of its most typical object, and a few of its
-    objects in the images, from the most to the least typical.
+    For each group, it shows the number, the size, the sprite of the most typical object, and a few
+    of the group's objects in the images, from the most to the least typical.
 
     Args:
         groups: groups of objects that look alike.

@@ -1,10 +1,10 @@
 """Sprites placed on the canvas, and windows read from it: the model's two convolutions.
 
 Letters: B images of H x W pixels and C channels; P objects, each of which belongs to image
-`image[p]`. A location is either hard, `index` [P] (a flat pixel, row by row), or relaxed, `weights`
-[P, H, W] (a distribution over pixels). Pixel (size // 2, size // 2) of a sprite or window lies on
-the object's location. What falls outside the canvas is cut off, and the canvas is black beyond its
-border.
+`image[p]`. A location is either hard, `index` [P] (a flat pixel index, row by row), or relaxed,
+`weights` [P, H, W] (a distribution over pixels). Pixel (size // 2, size // 2) of a sprite or window
+lies on the object's location. What falls outside the canvas is cut off, and the canvas is black
+beyond its border.
 
 `place` is the paper's  λ = Σ_i f_sprite(z_app^(i)) * z_loc^(i), a convolution; `windows` is its
 adjoint, a cross-correlation. Each has two implementations, which agree to float accuracy. On
@@ -62,7 +62,7 @@ def windows(
     size: int,
     method: Literal["fft", "matmul"] | None = None,
 ) -> jax.Array:
-    """Reads the mean window around each object under its location.
+    """Reads the window around each object, averaged over its relaxed location.
 
     Args:
         images: [B, H, W, C].
@@ -152,11 +152,11 @@ def _from_diagonal(a: jax.Array, width: int) -> jax.Array:
 def place_at(
     sprites: jax.Array, index: jax.Array, image: jax.Array, num_images: int, canvas: tuple[int, int]
 ) -> jax.Array:
-    """Acts as `place` for hard locations; the cost is that of the sprites' pixels.
+    """Does the same as `place` for hard locations, in time proportional to the sprites' pixels.
 
     Args:
         sprites: [P, h, w, C].
-        index: flat pixels, [P].
+        index: flat pixel indices, [P].
         image: the image of each object, [P].
         num_images: B.
         canvas: height and width, H and W.
@@ -177,11 +177,11 @@ def place_at(
 
 
 def windows_at(images: jax.Array, index: jax.Array, image: jax.Array, size: int) -> jax.Array:
-    """Acts as `windows` for hard locations; the cost is that of the windows' pixels.
+    """Does the same as `windows` for hard locations, in time proportional to the windows' pixels.
 
     Args:
         images: [B, H, W, C].
-        index: flat pixels, [P].
+        index: flat pixel indices, [P].
         image: the image of each object, [P].
         size: height and width of a window.
 

@@ -18,7 +18,7 @@ from lavae_jax.errors import UserError
 GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
 SIGNIFICANT = 6.0  # deviations of the background; pixels above belong to an object
 CLIPPED = 4.0  # deviations of the background; pixels above do not belong to it
-LEAST_NOISE = 1 / 255  # the least standard deviation of a background
+LEAST_NOISE = 1 / 255  # the smallest standard deviation of a background
 BRIGHT = 0.9  # quantile of objects' pixels that is taken for their brightness
 MOSTLY_FOREGROUND = 0.5  # share of foreground above which an image is probably inverted
 
@@ -44,8 +44,8 @@ class Preprocessing:
             each image (see `auto_threshold`). "stochastic" makes a pixel foreground with a
             probability equal to its value, sampled independently each time; this is for training.
         levels: "binary", or "grey": normalised and zoomed, without a threshold.
-        diameter: of a typical object of the collection, in pixels of raw images. Required for grey
-            levels; used if an image shows too few objects to estimate it.
+        diameter: the diameter of a typical object of the collection, in pixels of raw images.
+            Required for grey levels, where it complements the estimate from each image.
     """
 
     channels: int
@@ -74,7 +74,7 @@ class Preprocessing:
 
         Args:
             image: [H, W] or [H, W, 1 or 3], of a type that `as_levels` accepts.
-            name: of the image, for error messages.
+            name: the image's name, for error messages.
 
         Returns:
             Levels, [H, W, channels] float32.
@@ -97,7 +97,7 @@ class Preprocessing:
 
         Args:
             grey: levels from `grey`, [H, W, channels].
-            random: for a stochastic threshold; without it, that is one half.
+            random: the generator for a stochastic threshold; if None, that threshold is one half.
 
         Returns:
             0 or 1, [H, W, channels] float32.
@@ -154,7 +154,7 @@ class Preprocessing:
 
         Args:
             image: [H, W] or [H, W, 1 or 3], of a type that `as_levels` accepts.
-            name: of the image, for error messages.
+            name: the image's name, for error messages.
 
         Returns:
             [H, W, channels] float32 from 0 to 1, of another height and width for grey levels.
@@ -172,7 +172,7 @@ class Preprocessing:
         are binary, have none; a threshold is then found for each image that is not binary.
 
         Args:
-            config: of the run.
+            config: the config of the run.
 
         Returns:
             The preprocessing.
@@ -181,7 +181,7 @@ class Preprocessing:
         threshold = dataset.get("threshold", "auto")
         if threshold == "stochastic":
             threshold = 0.5
-        elif threshold not in ("auto", "otsu"):  # a trained model has a number for otsu
+        elif threshold not in ("auto", "otsu"):  # training replaces otsu by a number
             threshold = float(threshold)
         channels, invert = config["model"]["channels"], bool(dataset.get("invert", False))
         if dataset.get("levels", "binary") == "grey":
@@ -195,7 +195,7 @@ def as_levels(image: np.ndarray, name: str = "an image") -> np.ndarray:
     Args:
         image: [H, W] or [H, W, 1 or 3]: bool, uint8 (0 to 255), uint16 (0 to 65535) or float (0 to
             1). Whole numbers of any type that are all 0 or 1 are taken for a binary image.
-        name: of the image, for error messages.
+        name: the image's name, for error messages.
 
     Returns:
         Levels, [H, W, C] float32.
@@ -247,7 +247,7 @@ def auto_threshold(grey: np.ndarray) -> np.ndarray:
     """Finds a threshold halfway between the background and the objects of an image.
 
     At least half of the pixels must be background. A pixel belongs to an object if it is more than
-    6 standard deviations of the background above its mean. A channel without such pixels has no
+    6 standard deviations above the mean of the background. A channel without such pixels has no
     foreground.
 
     Args:

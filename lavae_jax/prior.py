@@ -1,7 +1,7 @@
 """p(z_app), the prior of appearances: N(0, I), as in the paper, or a learned mixture.
 
 A prior is a `Mixture`, or None for N(0, I). The encodings of a thousand digits form a thousand
-tight clusters. A mixture of as many Gaussians describes them, but N(0, I) does not.
+tight clusters. A mixture of as many Gaussians fits them, but N(0, I) does not.
 
     p(z) = (1 - ε) Σ_k w_k N(z; μ_k, v_k) + ε N(z; 0, I)
 
@@ -24,7 +24,7 @@ from lavae_jax.gaussian import Gaussian
 
 LEAST_VARIANCE = 0.03  # of a component at initialisation
 STANDARD_SHARE = 0.01  # ε
-ENTRIES = 2**22  # the most of a matrix [P, K] that are computed at once
+ENTRIES = 2**22  # the most entries of a matrix [P, K] that are computed at once
 
 
 class Mixture(NamedTuple):
@@ -35,7 +35,7 @@ class Mixture(NamedTuple):
     decreases until the component is no longer used; the component is never moved elsewhere.
 
     Attributes:
-        logits: of the weights, [K].
+        logits: the logits of the weights, [K].
         features: means and raw log variances (see `gaussian.from_features`), [2L, K]. With K last,
             the density is faster on a CPU, since the terms of each sum are contiguous.
     """

@@ -47,11 +47,11 @@ class Scene:
         canvas: tuple[int, int],
         score: jax.Array | None = None,
     ) -> "Scene":
-        """Creates scenes from flat pixels.
+        """Creates scenes from flat pixel indices.
 
         Args:
             count: n, [B].
-            index: flat pixels, row by row, [B, M]; those after the first n are ignored.
+            index: flat pixel indices, row by row, [B, M]; those after the first n are ignored.
             z_app: appearances, [B, M, L].
             canvas: height and width, H and W.
             score: probabilities of the objects, [B, M].
@@ -71,7 +71,7 @@ class Scene:
 
     @property
     def pixel(self) -> jax.Array:
-        """[B, M]: the flat pixel of the canvas that is nearest to each location."""
+        """[B, M]: the flat index of the canvas's pixel that is nearest to each location."""
         row, column = jnp.moveaxis(jnp.clip(self.location, 0, jnp.array(self.canvas) - 1), -1, 0)
         return row * self.canvas[1] + column
 
@@ -328,4 +328,4 @@ def _check_whole(what: str, value: Any) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return
     if not np.issubdtype(np.asarray(value).dtype, np.integer):
-        raise TypeError(f"{what} is a whole number, or one for each scene, not {value!r}")
+        raise TypeError(f"{what} must consist of whole numbers, not {value!r}")

@@ -29,7 +29,7 @@ def check_choices(owner: str, settings: Any) -> None:
             choices, value = typing.get_args(type_), getattr(settings, name)
             if value not in choices:
                 there_are = ", ".join(map(repr, choices))
-                raise ValueError(f"{owner} {name}={value!r}: there are {there_are}")
+                raise ValueError(f"{owner} {name}={value!r}: expected one of {there_are}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,14 +162,14 @@ class LavaeSettings:
         decoder: settings of the sprite decoder.
         exclusion_radius: with the support "pixels", later draws exclude the pixels at most this
             many rows and columns away from a draw; 0, as in the paper, for that pixel alone.
-        min_object_probability: the probability that the threshold stands for. If h_loc was not
-            trained as log-odds, it only sets the scale of scores.
-        prior: p(z_app). By default that of the paper, since configs of older versions have no
-            prior.
+        min_object_probability: the probability of an object that corresponds to the threshold. If
+            h_loc was not trained as log-odds, it only shifts the log-odds of scores.
+        prior: p(z_app). The default is that of the paper, since configs of older versions do not
+            name a prior.
         composition: how sprites are composed into λ: their "sum", as in the paper, or each "over"
             the sprites of earlier slots, which it hides.
-        likelihood: of a pixel given λ (see `likelihoods`): "bernoulli" for binary images,
-            "gaussian" for grey ones.
+        likelihood: the likelihood of a pixel given λ (see `likelihoods`): "bernoulli" for binary
+            images, "gaussian" for grey ones.
         pixel_deviation: the standard deviation of the Gaussian likelihood.
         activations: the type of the activations of convolutional networks. "bfloat16" halves the
             memory traffic of a step on accelerators.
@@ -212,7 +212,7 @@ class LavaeSettings:
 
     @property
     def log_odds_at_threshold(self) -> float:
-        """The log-odds of an object that the threshold stands for."""
+        """The log-odds of an object that correspond to the threshold."""
         return math.log(self.min_object_probability / (1 - self.min_object_probability))
 
     def gamma_for(self, canvas: tuple[int, int]) -> float:

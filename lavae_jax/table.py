@@ -3,9 +3,9 @@
 A result is a file written by launch/evaluate.py. Results of one model, data set and recipe that
 differ only in their seeds make one row: mean ± standard deviation over seeds. A seed succeeds if
 its count accuracy reaches the paper's on `test`, and 99 % on scenes with 7 objects (the paper does
-not say whether its number includes those). A LAVAE with a learnt prior of appearances is not the
-paper's model: it has a row of its own, without the paper's numbers. So have classical methods,
-which only count and locate.
+not say whether its number includes those). A LAVAE with a learned prior of appearances is not the
+paper's model, so it has a separate row without the paper's numbers. Classical methods, which only
+count and locate, also have separate rows.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from lavae_jax.errors import UserError
 
 
 class TableError(UserError, ValueError):
-    """The results make no table; the message says which of them and why."""
+    """The results cannot be put into a table; the message says which, and why."""
 
 
 class Published(NamedTuple):
@@ -51,16 +51,16 @@ PAPER_IMAGES = 10_000
 PAPER_SAMPLES = 100
 DATASETS = {
     "multi_mnist/1k": "multi-MNIST-1k",
-    "multi_mnist/1k_unseen": "digits never seen, of 1k",
+    "multi_mnist/1k_unseen": "held-out digits, of 1k",
     "multi_mnist/10k": "multi-MNIST-10k",
-    "multi_mnist/10k_unseen": "digits never seen, of 10k",
+    "multi_mnist/10k_unseen": "held-out digits, of 10k",
     "multi_dsprites": "multi-dSprites",
     "multi_mnist/1k_apart8": "1k, 8 pixels apart",
     "multi_mnist/1k_apart11": "1k, 11 pixels apart",
     "multi_mnist/1k_anywhere": "1k, anywhere",
-    "multi_mnist/1k_unseen_anywhere": "digits never seen, of 1k, anywhere",
+    "multi_mnist/1k_unseen_anywhere": "held-out digits, of 1k, anywhere",
     "multi_mnist/10k_anywhere": "10k, anywhere",
-    "multi_mnist/10k_unseen_anywhere": "digits never seen, of 10k, anywhere",
+    "multi_mnist/10k_unseen_anywhere": "held-out digits, of 10k, anywhere",
     "multi_dsprites/anywhere": "multi-dSprites, anywhere",
     "multi_mnist/air": "AIR's multi-MNIST",
 }
@@ -75,7 +75,7 @@ COLUMNS = ["data set", "model", "-log p(x) <=", "paper", "n acc. (0-3 / 7)", "pa
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What the table needs of a file.
+    """What the table needs from a file.
 
     Attributes:
         file: its path.
@@ -161,7 +161,7 @@ def parse(file: str, text: str) -> Result:
     def number(split: str, name: str) -> float:
         value = splits[split].get(name)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise TableError(f"{file}: {name} of {split} is {value!r}, which is no finite number")
+            raise TableError(f"{file}: {name} of {split} is {value!r}, not a finite number")
         return value
 
     counted = [] if found["kind"] == "baseline" else ["test", *crowded(splits)]
@@ -247,9 +247,10 @@ class Table:
 def make_table(results: list[Result]) -> Table:
     """Makes the table.
 
-    For each data set and model, the row with the paper's numbers comes first, then learnt priors,
+    For each data set and model, the row with the paper's numbers comes first, then learned priors,
     then results that are not comparable. Below them is the data entropy, if it is known, which is a
-    lower bound for any model. If a prior has more than one recipe, each has a row with its name.
+    lower bound for any model. If models with the same prior have several recipes, each recipe has a
+    row with its name.
 
     Args:
         results: results in any order.
@@ -305,7 +306,7 @@ def group(results: list[Result]) -> list[list[Result]]:
             _check_same_measurement(other, result)
             if other.seed == result.seed:
                 raise TableError(
-                    f"{other.file} and {result.file} are the same seed twice "
+                    f"{other.file} and {result.file} have the same seed "
                     f"(seed {result.seed} of {_describe(result)})"
                 )
         row.append(result)
@@ -319,7 +320,7 @@ def _check_same_measurement(one: Result, other: Result) -> None:
             first, second = map(_show, values)
             raise TableError(
                 f"{one.file} and {other.file} differ in {name} ({first} and {second}); both are "
-                f"of {_describe(one)}, and a row is for results that differ in their seeds alone"
+                f"of {_describe(one)}, and results in a row may differ only in their seeds"
             )
 
 
@@ -489,7 +490,7 @@ def format_files(files: list[str], table_format: str = "text") -> str:
         The text of the table.
 
     Raises:
-        TableError: there are no files, or they make no table.
+        TableError: there are no files, or they cannot be put into a table.
     """
     if not files:
         raise TableError(

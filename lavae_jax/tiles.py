@@ -1,7 +1,7 @@
 """Tiles of an image that is too large to be processed as a whole.
 
-Tiles overlap. Each pixel belongs to one tile, which also covers all pixels that the result for it
-depends on. Results are therefore the same as for the whole image.
+Tiles overlap. Each pixel belongs to one tile, which also covers all pixels on which the result at
+this pixel depends. Results are therefore the same as for the whole image.
 """
 
 import itertools
@@ -12,17 +12,17 @@ import numpy as np
 
 SIDE = 512  # of a tile, in pixels
 LARGE = 1024 * 1024  # pixels; larger images are cut into tiles
-MULTIPLE = 32  # pixels: tiles are padded to multiples, as each size is compiled once
+MULTIPLE = 32  # pixels: sizes are padded to multiples of this, since each is compiled separately
 
 
 class Span(NamedTuple):
     """The rows, or columns, of a tile.
 
     Attributes:
-        start: the first one.
-        stop: after the last one.
-        first: the first one that belongs to the tile.
-        last: after the last one that belongs to the tile.
+        start: the first row (or column) that the tile covers.
+        stop: one past the last row that it covers.
+        first: the first row that belongs to it.
+        last: one past the last row that belongs to it.
     """
 
     start: int
@@ -90,8 +90,8 @@ def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
     What belongs to a span is at least `margin` away from its ends, except at the ends of the image.
 
     Args:
-        length: of the side, in pixels.
-        margin: pixels on either side that a result depends on.
+        length: the length of the side, in pixels.
+        margin: how far away, in pixels, a result depends on pixels.
         multiple: spans start at multiples of it.
         side: the length of a span, in pixels; it is increased if the margin requires it.
 
@@ -114,7 +114,7 @@ def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
 
     Args:
         canvas: height and width, H and W.
-        margin: pixels around a pixel that its result depends on.
+        margin: how far away, in pixels, the result at a pixel depends on other pixels.
         multiple: tiles start at multiples of this many pixels.
 
     Returns:

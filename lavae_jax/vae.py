@@ -1,8 +1,8 @@
 """Fully convolutional VAEs whose latents form a grid (App. B).
 
-The auxiliary VAE shows the location network during warm-up where objects are. The baseline is what
-LAVAE is compared with; it has the paper's networks or those of `glimpse`. The settings of each
-architecture build a `GridVAE`, and the functions take a bound one.
+During warm-up, the auxiliary VAE shows the location network where the objects are. The baseline is
+what LAVAE is compared with; it has the paper's networks or those of `glimpse`. The settings of each
+architecture build a `GridVAE`, and the functions below take a bound one.
 """
 
 import dataclasses
@@ -144,10 +144,11 @@ class GridVAE(nn.Module):
         decoder: [B, h, w, latents] -> [B, H / f, W / f, f² C].
         channels: C.
         latents: the number of latents at each position of the grid.
-        cell: the pixels of a position of the grid, in each direction.
+        cell: the side of the square that a position of the grid covers, in pixels.
         space_to_depth: f.
-        decode_in_turn: whether samples are decoded one after another. On a CPU, the sprites of all
-            samples exceed the cache, but convolutions are slow in a loop.
+        decode_in_turn: whether samples are decoded one after another. On a CPU, this is faster for
+            `glimpse`, since the sprites of all samples together exceed the cache, but slower for
+            the other networks, since convolutions are slow in a loop.
     """
 
     encoder: nn.Module
@@ -159,7 +160,7 @@ class GridVAE(nn.Module):
     decode_in_turn: bool = False
 
     def __call__(self) -> None:
-        """Runs both networks on the smallest input: Flax initialises what is called."""
+        """Runs both networks on a small input, since Flax initialises what is called."""
         canvas = (self.cell, self.cell)
         q = self.encode(jnp.zeros((1, *canvas, self.channels)))
         self.decode(q.mean, canvas)
@@ -202,7 +203,7 @@ class AuxiliarySettings:
         width: channels of the layers.
         latents: the number of latents at each position of the grid.
         space_to_depth: f, the side of the cells that the stem moves into channels.
-        cell: the pixels of a position of the grid, in each direction.
+        cell: the side of the square that a position of the grid covers, in pixels.
         activations, packed_pixels: as in `LavaeSettings`.
     """
 
@@ -310,7 +311,7 @@ class GlimpseSettings:
         )
 
 
-BASELINE_CELL = 8  # pixels of a position of the baseline's grid, in each direction
+BASELINE_CELL = 8  # pixels: the side of the square that a position of the baseline's grid covers
 BASELINES = {"baseline": BaselineSettings, "glimpse": GlimpseSettings}
 
 
@@ -432,14 +433,14 @@ def log_likelihood(vae: GridVAE, x: jax.Array, z: jax.Array) -> jax.Array:
 
 
 def crop(x: jax.Array, keys: chex.PRNGKey, side: int) -> jax.Array:
-    """Crops a random square of each image that contains a foreground pixel, if there is one.
+    """Crops a random square that contains a foreground pixel, if the image has one.
 
-    Most squares contain none, and little can be learned from these.
+    Most squares of an image contain none, and little can be learned from these.
 
     Args:
         x: images, [B, H, W, C].
         keys: random keys, [B].
-        side: of the square, in pixels; at most that of the image is used.
+        side: the side of the square, in pixels; it is limited to that of the image.
 
     Returns:
         Squares, [B, side, side, C].
@@ -554,7 +555,7 @@ def kl_map(kl: jax.Array, cell: int, canvas: tuple[int, int]) -> jax.Array:
 
     Args:
         kl: [B, h, w].
-        cell: the pixels of a position of the grid, in each direction.
+        cell: the side of the square that a position of the grid covers, in pixels.
         canvas: height and width, H and W.
 
     Returns:

@@ -5,20 +5,20 @@ there. In the paper's warm-up, h_loc / γ is fitted to that map while the ELBO i
 warm-up trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
 
 - The map is averaged over shifts of the image relative to the VAE's grid of latents. The average is
-  smooth, and its maxima are on the objects instead of on cells of the grid.
+  smooth, and its maxima follow the objects instead of the cells of the grid.
 - Each peak is moved to the centre of mass of the pixels around it. The canvas is black, so only the
-  object's own pixels count, and the peak is at the same point of the object wherever the object is.
+  object's own pixels count, and the peak is always at the same point of the object.
   The decoder then need not represent an object at nine offsets. (The point at which the map itself
   peaks depends on the object's colour, among other things.)
-- h_loc / γ is trained as the log-odds, up to a constant, that an object's location is this pixel.
+- h_loc / γ is trained as the log-odds, up to a constant, that an object is located at a pixel.
   Peaks are therefore one pixel wide, and each sampled location finds a different object (γ sharpens
-  the odds). Training also gives the threshold of f_count a meaning, which the ELBO cannot: it is
-  invariant to a constant added to h_loc.
+  the odds). This training also gives the threshold of f_count a meaning. The ELBO cannot, since it
+  is invariant to a constant added to h_loc.
 - The location network also sees rotated and mirrored images, so that it detects kinds of objects
   that are not in the training set.
-- The threshold stands for a small probability. The pixels around a centre share its probability,
-  especially for kinds of objects that were never seen, so none of them need exceed one half. Where
-  there is no object, the probability is far smaller still.
+- The threshold corresponds to a small probability. The pixels around a centre share the probability
+  of the object, especially for kinds of objects that are not in the training set, so possibly none
+  of them exceeds one half. Where there is no object, the probability is far smaller still.
 """
 
 import chex
@@ -48,8 +48,8 @@ def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
 def augment(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
     """Rotates and mirrors some of the images.
 
-    The 8 symmetries of a square have equal probabilities; for other images, the 4 that keep the
-    shape.
+    Square images are transformed by the 8 symmetries of a square, with equal probabilities; other
+    images by the 4 of them that preserve the shape.
 
     Args:
         x: images, [B, H, W, C].
@@ -165,16 +165,16 @@ def detection_loss(
 ) -> jax.Array:
     """Computes the cross-entropy of marked pixels, summed over pixels and averaged over images.
 
-    A second term is the cross-entropy of which of the 3x3 pixels around a mark is marked: an
-    object's location should always be the same pixel of it.
+    A second term is the cross-entropy of identifying a marked pixel among the 3x3 pixels around it,
+    so that an object is always located at the same one of its pixels.
 
     Args:
         logits: log-odds of an object at each pixel, [B, H, W].
         peaks: marked pixels, [B, H, W] bool.
-        positive_weight: of marked pixels in the first term. Where several pixels share the
-            probability of being marked, all of them should exceed the threshold, as only the
-            highest is counted.
-        localisation_weight: of the second term.
+        positive_weight: the weight of marked pixels in the first term. It is large, since all
+            pixels that share the probability of being marked should exceed the threshold; only the
+            highest of them is counted.
+        localisation_weight: the weight of the second term.
 
     Returns:
         The loss, a scalar.

@@ -140,7 +140,7 @@ def test_nor_do_those_whose_sums_fit_but_which_cannot_be_read(tmp_path):
 def test_a_folder_of_damaged_checkpoints_is_not_an_empty_one(tmp_path):
     write(tmp_path, 1)
     flip_a_byte(tmp_path / "1")
-    with pytest.raises(CheckpointError, match="no whole checkpoint, but 1 that cannot be read"):
+    with pytest.raises(CheckpointError, match="no intact checkpoint, only 1 damaged"):
         checkpoints.load_newest(tmp_path)
 
 

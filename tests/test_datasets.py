@@ -317,7 +317,7 @@ def test_digits_of_air_that_would_exceed_white_are_drawn_again():
 
 
 def test_scenes_of_air_that_cannot_be_are_an_error(air_builder):
-    with pytest.raises(ValueError, match="9 digits without overlap on 50x50 are rare"):
+    with pytest.raises(ValueError, match="no valid scene of up to 9 digits on 50x50 pixels"):
         air_builder.draw(1, seed=0, counts=(9, 9))
 
 
@@ -373,7 +373,7 @@ def test_a_full_disk_is_a_clear_error_and_nothing_is_kept(tmp_path, launch):
     limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 200; exec \"$@\"", "-"]
     result = launch("build_data.py", f"--data_dir={tmp_path}", SIZES, prefix=limited)
     assert result.returncode == 1
-    assert "was not built, and nothing of it is kept" in result.stderr
+    assert "could not be built; no partial files are kept" in result.stderr
     assert "File too large" in result.stderr
     assert "Traceback" not in result.stderr
     assert not kept(tmp_path)

@@ -1,4 +1,4 @@
-"""Anyone's images: reading, what a model sees of them, training, and what is written of them."""
+"""Custom images: reading, preprocessing, training, and the files that are written about them."""
 
 import csv
 import io
@@ -110,12 +110,12 @@ def test_a_tfds_data_set_is_a_source_too(mnist_builder, data_dir):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "no images are named"),
+        ("", "no path to images"),
         ("nowhere", "neither a folder nor a file"),
-        ("empty", r"empty has no images \(.png, .jpg"),
+        ("empty", r"empty nor its subfolders contain images \(.png, .jpg"),
         ("broken", r"broken.1.png cannot be read"),
         ("tfds:no_such_set", "tfds:no_such_set cannot be opened"),
-        ("unknown", r"truth.csv has counts, but none of 2.png"),
+        ("unknown", r"truth.csv has counts, but none for 2.png"),
         ("odd", r"truth.csv: the count of 1.png is 'many'"),
     ],
 )
@@ -270,7 +270,7 @@ def test_images_that_nothing_can_be_learnt_from_are_refused():
     assert crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 7, 10) == []
     for values, canvas, sprite, message in (
         (square, 20, 21, "a canvas of 20x20 is smaller than a sprite of 21"),
-        (square[:, :6], 20, 7, "0 has 6x20 pixels, and a sprite has 7x7"),
+        (square[:, :6], 20, 7, r"0 \(6x20 pixels\) is smaller than a sprite \(7x7\)"),
         (~square & False, 20, 7, "every pixel is black"),
         (~square, 20, 7, "94% of the pixels are foreground"),
     ):

@@ -101,7 +101,7 @@ def test_label_images_have_16_bits(suffix, tmp_path):
     with Image.open(path) as image:
         assert image.mode == "I;16"
         np.testing.assert_array_equal(np.asarray(image), labels)
-    with pytest.raises(UserError, match="there are 65,536 objects"):
+    with pytest.raises(UserError, match="the image has 65,536 objects"):
         masks.write(labels + 1, path)
 
 

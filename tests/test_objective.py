@@ -481,7 +481,7 @@ def test_a_low_peak_is_not_drawn_next_to_a_high_one():
 
 
 def test_other_supports_are_refused():
-    with pytest.raises(ValueError, match="support='all': there are 'pixels', 'peaks'"):
+    with pytest.raises(ValueError, match="support='all': expected one of 'pixels', 'peaks'"):
         paper(support="all")
 
 

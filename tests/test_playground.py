@@ -480,10 +480,10 @@ def test_a_user_decomposes_a_scene_edits_it_and_keeps_it(page, tmp_path):
 
     page.drag("stage", (20, 30), (10, 12))
     assert page.foreground() == [(10, 12), *PAIR]
-    page.wait("All objects found again. Those left alone (1) moved by 0.00 pixels, and their looks")
-    page.wait("changed by 0.00 spreads.")
+    page.wait("All objects found again. Unedited objects (1) moved by 0.00 pixels on average")
+    page.wait("their appearances changed by 0.00 standard deviations.")
     page["undo"].click()
-    page.wait("Those left alone (2) moved by 0.00 pixels")
+    page.wait("Unedited objects (2) moved by 0.00 pixels")
     assert page.foreground() == PIXEL + PAIR
     page["redo"].click()
     assert page.foreground() == [(10, 12), *PAIR]

@@ -144,10 +144,10 @@ MISTAKES = [
         ["infer.py", "--checkpoint=baseline_mnist1k", "--images=."],
         "a baseline, which has no objects",
     ),
-    (["infer.py", "--checkpoint=mnist1k", "--images=."], "has no images (.png"),
-    (["show_data.py", "--dataset=images"], "no images are named"),
+    (["infer.py", "--checkpoint=mnist1k", "--images=."], "nor its subfolders contain images (.png"),
+    (["show_data.py", "--dataset=images"], "no path to images"),
     (["generalise.py", "--checkpoint=baseline_mnist1k"], "a baseline, which has no objects"),
-    (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to others"),
+    (["evaluate.py", "--checkpoint={own}"], "`lavae infer` applies it to other images"),
     (
         ["evaluate.py", "--checkpoint=mnist1k", "--dataset=multi_dsprites"],
         "scenes of multi_dsprites have 3 channels, and the model mnist1k has 1",
@@ -310,7 +310,7 @@ def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp
     assert f"{output} exists" in again.stderr
     weights = output / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-2] + b"??")
-    with pytest.raises(CheckpointError, match="does not fit its checksum"):
+    with pytest.raises(CheckpointError, match="does not match its checksum"):
         lavae_jax.load(output)
     (output / "provenance.json").unlink()
     weights.write_bytes(weights.read_bytes()[:-20])
@@ -331,6 +331,6 @@ def test_the_demo_of_the_larger_pool_does_with_the_digits_at_hand(launch, tmp_pa
     picture = tmp_path / "demo.png"
     result = launch("demo.py", "--checkpoint=mnist10k", f"--output={picture}", "--scenes=2")
     assert result.returncode == 0, result.stderr
-    assert "are not at hand; these are scenes of multi_mnist/10k-pool1000" in result.stdout
+    assert "are not available; these are scenes of multi_mnist/10k-pool1000" in result.stdout
     assert result.stdout.count("3 objects (true: 3)") == 2
     assert picture.exists()

@@ -132,7 +132,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, arguments, start, tmp_pat
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number, stderr
-    assert "asked to stop: the step is finished" in stdout
+    assert "stop requested: finishing this step" in stdout
     assert "to resume:" in stdout
     assert f"--workdir={run}" in stdout.splitlines()[-1]
     assert newest(run).step == max(metrics(run))
@@ -178,7 +178,7 @@ def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert "interrupted" in stderr or "asked to stop" in stdout  # on a fast machine
+    assert "interrupted" in stderr or "stop requested" in stdout  # on a fast machine
     assert "Traceback" not in stderr
 
 
@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_compiler(arguments, start):
     while not process.stdout.readline().startswith("timing a few steps"):  # it compiles them
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
-    assert process.stdout.readline().startswith("asked to stop")
+    assert process.stdout.readline().startswith("stop requested")
     ended, before = seconds_of_ended_processes(), seconds_so_far()
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
@@ -253,7 +253,7 @@ MISTAKES = [
     (["--config.dataset.name=mnist"], "'mnist'"),
     (["--config.dataset.held_out=5000"], "held_out=5000"),
     (["--config.model.channels=3"], "channels=3"),
-    (["--config.model.appearance.network=foo"], "there are 'residual', 'dense'"),
+    (["--config.model.appearance.network=foo"], "expected one of 'residual', 'dense'"),
     (["--config.model.latent_size=0"], "latent_size=0 must be at least 1"),
     (["--config.kind=forest"], "config.kind='forest': expected one of lavae, baseline"),
     (["--config.dataset.overrides=canvas"], "'canvas' in 'canvas' is not field=number"),

@@ -144,7 +144,7 @@ def test_a_scene_survives_json():
         Scene.from_dict({"scenes": []})
     between = scene.to_dict()
     between["scenes"][0][0]["location"] = [1.7, 2]
-    with pytest.raises(ValueError, match="a location is a whole number"):
+    with pytest.raises(ValueError, match="a location must consist of whole numbers"):
         Scene.from_dict(between)
 
 
@@ -154,7 +154,7 @@ def test_a_scene_survives_json():
         (-1, IndexError, "object -1: a scene has slots 0 to 3"),
         (4, IndexError, "object 4: "),
         (np.array([0, 0, 9, 0]), IndexError, "object 9: "),
-        (0.5, TypeError, "index of an object is a whole number"),
+        (0.5, TypeError, "index of an object must consist of whole numbers"),
     ],
 )
 def test_an_index_that_no_object_can_have_is_refused(index, error, message):
@@ -172,7 +172,7 @@ def test_an_index_that_no_object_can_have_is_refused(index, error, message):
 
 def test_a_location_between_pixels_is_refused():
     scene = make(*SCENES)
-    with pytest.raises(TypeError, match="a location is a whole number"):
+    with pytest.raises(TypeError, match="a location must consist of whole numbers"):
         scene.move(0, (1.5, 2.0))
-    with pytest.raises(TypeError, match="a location is a whole number"):
+    with pytest.raises(TypeError, match="a location must consist of whole numbers"):
         scene.add((1.5, 2.0), np.zeros(L))

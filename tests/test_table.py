@@ -238,7 +238,7 @@ def test_a_split_that_the_table_does_not_show_may_differ_among_seeds():
 
 def test_the_same_seed_twice_is_refused():
     message = refusal(changed(seed=3), changed(seed=4), changed(seed=3))
-    assert "a.json and c.json are the same seed twice (seed 3 of lavae" in message
+    assert "a.json and c.json have the same seed (seed 3 of lavae" in message
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_classical_method_has_a_row_without_a_likelihood():
 @pytest.mark.parametrize("name", ["neg_bound", "images", "count_accuracy"])
 def test_results_must_be_finite_numbers(name, value):
     message = refusal(changed(test={name: value}))
-    assert f"a.json: {name} of test is {value!r}, which is no finite number" in message
+    assert f"a.json: {name} of test is {value!r}, not a finite number" in message
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
@@ -367,6 +367,6 @@ def test_the_entropy_of_the_data_stands_below_the_models():
 def test_digits_never_seen_stand_below_those_of_training():
     unseen = changed(dataset="multi_mnist/1k_unseen", test={"neg_bound": 60.0, "entropy": 22.57})
     made = make(changed(), unseen)
-    rows = ["multi-MNIST-1k"] * 2 + ["digits never seen, of 1k"] * 2 + ["multi-MNIST-10k"]
+    rows = ["multi-MNIST-1k"] * 2 + ["held-out digits, of 1k"] * 2 + ["multi-MNIST-10k"]
     assert [row[0] for row in made.rows[:5]] == rows
     assert made.rows[2][1:4] == ["LAVAE", "60.0", ""]

@@ -573,13 +573,13 @@ def test_a_mixture_can_start_from_a_model_of_the_recipe_cpu(tmp_path):
 
 def test_a_model_that_a_run_cannot_start_from_is_refused(run):
     other = micro_config(recipe="mixture", steps=6, start_from="mnist1k", seed=1)
-    with pytest.raises(TrainingError, match="is another model") as error:
+    with pytest.raises(TrainingError, match="differs from this run in more") as error:
         train(other, run)
-    assert "latent_size: 32 there, 2 here" in str(error.value)
-    assert "seed: 0 there, 1 here" in str(error.value)
+    assert "latent_size: 32 in the stored config, 2 in this one" in str(error.value)
+    assert "seed: 0 in the stored config, 1 in this one" in str(error.value)
     short = get_config("mnist1k", "mixture")
     short.start_from, short.curriculum.appearance.steps = "mnist1k", 9
-    message = "had 60,000 steps of training, but phases of this run end after 1,200, 6,000, 6,009"
+    message = "60,000 steps, but the phases of this run end after 1,200, 6,000, 6,009"
     with pytest.raises(TrainingError, match=message):
         train(short, run)
 
@@ -650,7 +650,7 @@ def test_a_run_never_starts_anew_over_checkpoints_that_it_cannot_read(run):
     before = (run / "metrics.jsonl").read_text()
     for path in (run / "checkpoints").iterdir():
         (path / "meta.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"2 that cannot be read.*move them away"):
+    with pytest.raises(CheckpointError, match=r"only 2 damaged.*move them away"):
         train(micro_config(steps=3), run)
     assert (run / "metrics.jsonl").read_text() == before
     assert checkpoints.steps(run / "checkpoints") == [1, 2]
@@ -674,11 +674,9 @@ def test_another_config_or_end_in_the_same_folder_is_refused(run):
     train(micro_config(steps=2), run)
     with pytest.raises(WorkdirError) as error:
         train(micro_config(steps=3, batch_size=8, **{"model.latent_size": 9}), run)
-    assert "batch_size: 4 there, 8 here" in str(error.value)
-    assert "model.latent_size: 2 there, 9 here" in str(error.value)
-    with pytest.raises(
-        TrainingError, match="is at step 2, after the end of this run, which has 1 steps"
-    ):
+    assert "batch_size: 4 in the stored config, 8 in this one" in str(error.value)
+    assert "model.latent_size: 2 in the stored config, 9 in this one" in str(error.value)
+    with pytest.raises(TrainingError, match="has reached step 2, but this run ends after 1 steps"):
         train(micro_config(steps=1), run)
     assert newest(run).step == 2
     assert json.loads((run / "config.json").read_text())["num_train_steps"] == 2
@@ -687,7 +685,7 @@ def test_another_config_or_end_in_the_same_folder_is_refused(run):
 def test_another_seed_s_checkpoint_is_refused_even_without_a_config(run):
     train(micro_config(steps=2), run)
     (run / "config.json").unlink()
-    with pytest.raises(TrainingError, match=r"another seed than config\.seed=1"):
+    with pytest.raises(TrainingError, match=r"a seed other than config\.seed=1"):
         train(micro_config(steps=3, seed=1), run)
 
 
@@ -744,7 +742,7 @@ def test_requests_to_stop_are_noted_and_answered(capfd):
             signal.raise_signal(signal.SIGTERM)
     assert request.signal == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-    assert capfd.readouterr().out.count("asked to stop: the step is finished") == 2
+    assert capfd.readouterr().out.count("stop requested: finishing this step") == 2
 
 
 def test_the_tiny_data_set_is_the_one_that_tests_build():

@@ -11,7 +11,7 @@ class MultiDspritesConfig(scenes.SceneConfig):
     """A multi-dSprites data set; see `scenes.SceneConfig` for the other fields.
 
     Attributes:
-        factors: which shapes it has, a key of `shapes.BANKS`.
+        factors: which shapes the data set has, a key of `shapes.BANKS`.
     """
 
     patch: int = 19

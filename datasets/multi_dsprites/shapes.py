@@ -4,7 +4,8 @@ Every shape is inscribed in the circle that touches its box, so it stays inside 
 is centred on its centre of mass.
 
 The bank `between` has shapes that are not among these: centred between pixels, at any scale and
-angle, and with another ellipse. It tests how models that were trained on the former generalise.
+angle, and with a different ellipse. It tests how well models that were trained on the first bank
+generalise.
 """
 
 import numpy as np
@@ -32,7 +33,7 @@ def draw(
 
     Args:
         shape: a name from `SHAPES`.
-        radius: of the circumscribed circle, in pixels.
+        radius: the radius of the circumscribed circle, in pixels.
         angle: in radians, anticlockwise.
         box: height and width of the image.
         centre: offset of the shape's centre from that of the box, in rows and columns.

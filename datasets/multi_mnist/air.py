@@ -1,8 +1,8 @@
 """The scenes of Attend, Infer, Repeat (Eslami et al., 2016), drawn as in their public version.
 
 Each digit is scaled down to int(28 / s) pixels, s ~ N(1.3, 0.1^2), by Pillow's bicubic filter, and
-placed at a uniform location. The levels of digits add up. All digits of a scene are drawn again
-while the sum at any pixel is above 255.
+placed at a uniform location. The levels of overlapping digits add up. While the sum at any pixel is
+above 255, all digits of the scene are drawn again.
 """
 
 import math
@@ -23,8 +23,8 @@ def draw_sizes(bits: np.random.Philox, shape, size: int, canvas: int) -> np.ndar
 
     Args:
         bits: the random stream.
-        shape: of the result.
-        size: of a digit, before it is divided by s.
+        shape: the shape of the result.
+        size: the size of a digit before it is divided by s.
         canvas: height and width of a scene.
 
     Returns:
@@ -71,8 +71,8 @@ def compose(
         counts: the fewest and the most digits in a scene.
         canvas: height and width of a scene.
         max_objects: S, the number of slots for objects.
-        size: of a digit, before it is divided by s.
-        apart: the least distance of two corners; see `datasets.scenes.place`.
+        size: the size of a digit before it is divided by s.
+        apart: the minimum distance between two corners; see `datasets.scenes.place`.
 
     Returns:
         The scenes.
@@ -111,7 +111,10 @@ def compose(
             is_bad[i] |= image[scene].max() > HIGHEST
         pending = pending[is_bad]
     if len(pending):
-        raise ValueError(f"scenes of {high} digits without overlap on {canvas}x{canvas} are rare")
+        raise ValueError(
+            f"no valid scene of up to {high} digits on {canvas}x{canvas} pixels was found in "
+            f"{MOST_TRIES:,} tries"
+        )
 
     absent = np.arange(max_objects) >= count[:, None]
     locations = np.where(absent[..., None], -1, corners + (sizes[..., None] - 1) // 2)

@@ -1,10 +1,10 @@
 """Digits of MNIST's training set, from any available source.
 
-A pool is an ordered list of digits. It has the first 100 (`1k`) or 1,000 (`10k`) of each class in
-the order of MNIST's training file, class after class; or as many that follow; or all 60,000
-(`ALL`), sorted by class and fingerprint. Digits are identified by their fingerprints
-(`fingerprints.bin`: 8 bytes a digit, the first 1,100 digits of each class). So every source gives
-the same pool in the same order, even one that keeps its digits shuffled.
+A pool is an ordered list of digits. It has the first 100 (`1k`) or 1,000 (`10k`) digits of each
+class in the order of MNIST's training file, one class after another; or digits that follow these in
+the file; or all 60,000 (`ALL`), sorted by class and fingerprint. Digits are identified by their
+fingerprints (`fingerprints.bin`: 8 bytes per digit, for the first 1,100 digits of each class).
+Every source therefore gives the same pool in the same order, even if it stores the digits shuffled.
 """
 
 import gzip
@@ -73,7 +73,7 @@ def pool_fingerprints(size: int, first: int = 0) -> list[bytes]:
 
     Args:
         size: the number of digits.
-        first: the pool begins with this digit of each class.
+        first: the index, in each class, of the pool's first digit.
 
     Returns:
         The fingerprints in the pool's order.
@@ -111,7 +111,7 @@ def load_pool(
             LAVAE_MNIST_DIR.
         dl_manager: downloads the files; without it, nothing is downloaded.
         tfds_dirs: folders in which TFDS may have prepared `mnist`.
-        first: the pool begins with this digit of each class.
+        first: the index, in each class, of the pool's first digit.
 
     Returns:
         The digits in the pool's order.
@@ -138,7 +138,7 @@ def load_pool(
     raise SourceError(
         f"No source has the {size:,} MNIST digits that this data set draws from:\n"
         + "\n".join(reasons)
-        + f"\nPut {_IMAGES} and {_LABELS} (gzip or not) into a folder and name it by "
+        + f"\nPut {_IMAGES} and {_LABELS} (gzip or not) into a folder and name it with "
         f"--mnist_dir=FOLDER or {MNIST_DIR_VARIABLE}=FOLDER."
     )
 
@@ -353,7 +353,7 @@ def _resample(images: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
-    """Scales digits as `shrink`, after their strokes have become one pixel wider.
+    """Scales digits like `shrink`, after making their strokes one pixel wider.
 
     Args:
         images: uint8 [K, 28, 28].
@@ -369,7 +369,7 @@ def shrink_thick(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def shrink_thin(images: np.ndarray, size: int) -> np.ndarray:
-    """Scales digits as `shrink`, then removes the edges of strokes without breaking them.
+    """Scales digits like `shrink`, then thins their strokes without breaking them.
 
     Args:
         images: uint8 [K, 28, 28].

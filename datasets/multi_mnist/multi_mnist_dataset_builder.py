@@ -15,7 +15,7 @@ class MultiMnistConfig(scenes.SceneConfig):
 
     Attributes:
         pool: the number of different digits, the same of each class.
-        first: of each class, the pool begins with this digit of MNIST's training file.
+        first: the index, in each class of MNIST's training file, of the pool's first digit.
         strokes: how digits are drawn, a key of `digits.STROKES`.
     """
 
@@ -37,7 +37,7 @@ class MultiMnistConfig(scenes.SceneConfig):
 
 @dataclasses.dataclass(kw_only=True)
 class AirConfig(MultiMnistConfig):
-    """AIR's own scenes; `patch` is the size of a digit before it is scaled down. See `air`."""
+    """The scenes of AIR; `patch` is the size of a digit before it is scaled down. See `air`."""
 
     canvas: int = 50
     patch: int = 28

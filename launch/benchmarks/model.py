@@ -25,13 +25,14 @@ from lavae_jax.recipes import mnist1k
 from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.vae import AuxiliarySettings
 
-MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The networks of which recipe.")
-OBJECTS = flags.DEFINE_integer("objects", 3, "Objects in an image at most.", lower_bound=1)
+MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The recipe that has the networks.")
+OBJECTS = flags.DEFINE_integer("objects", 3, "The most objects in an image.", lower_bound=1)
 
 TEMPERATURE = 0.5
 
 
 def main() -> None:
+    """Measures the parts without and with the XLA flags."""
     timing.with_and_without_flags(measure_parts)
 
 

@@ -13,7 +13,9 @@ from lavae_jax.commands import xla
 from lavae_jax.playground import clients
 
 PLAYGROUND = pathlib.Path(__file__).parents[1] / "playground.py"
-CLIENTS = flags.DEFINE_integer("clients", 1, "Of the playground, at once.", lower_bound=1)
+CLIENTS = flags.DEFINE_integer(
+    "clients", 1, "Simultaneous clients of the playground.", lower_bound=1
+)
 THINK = flags.DEFINE_float(
     "think", 0.0, "Mean seconds that a client waits after each answer.", lower_bound=0
 )

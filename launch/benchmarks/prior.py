@@ -14,10 +14,13 @@ from lavae_jax.training import step as steps
 from lavae_jax.training import tasks
 from lavae_jax.training.loop import OneBatch
 
-COMPONENTS = flags.DEFINE_integer("components", 10_000, "Of the mixture.", lower_bound=1)
+COMPONENTS = flags.DEFINE_integer(
+    "components", 10_000, "The number of components of the mixture.", lower_bound=1
+)
 
 
 def main() -> None:
+    """Measures the steps without and with the XLA flags."""
     timing.with_and_without_flags(measure_steps)
 
 

@@ -9,7 +9,7 @@ from lavae_jax.commands import scene_data
 if TYPE_CHECKING:
     import datasets
 
-DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"One of {scene_data.names()}.")
+DATASET = flags.DEFINE_string("dataset", "multi_mnist/1k", f"The data set: {scene_data.names()}.")
 SET = flags.DEFINE_string(
     "set", "", "Changes to the data set as field=number, such as canvas=96,max_count=5."
 )

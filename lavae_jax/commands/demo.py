@@ -36,7 +36,7 @@ def make_builder(model: lavae_jax.Model):
     builder = datasets.demo_builder(**options)
     wanted, drawn = datasets.make_builder(**options).info.full_name, builder.info.full_name
     if drawn != wanted:
-        print(f"the digits of {wanted} are not at hand; these are scenes of {drawn}")
+        print(f"the digits of {wanted} are not available; these are scenes of {drawn}")
     config = builder.builder_config
     most = datasets.scenes.capacity(config.patch, config.canvas)
     if COUNT.value > most:
@@ -71,7 +71,7 @@ CANDIDATES = 512  # samples; those whose objects are farthest apart are shown
 
 
 def _least_distance(location: np.ndarray) -> np.ndarray:
-    """[B]: the least distance (maximum norm) between the locations [B, n, 2] of a scene."""
+    """[B]: the smallest distance (maximum norm) between the locations [B, n, 2] of a scene."""
     distance = np.abs(location[:, :, None] - location[:, None]).max(-1)
     distance += np.eye(location.shape[1], dtype=int) * 1_000_000
     return distance.min((1, 2))

@@ -68,7 +68,7 @@ def entropy(builder, split: str) -> float | None:
     try:
         return builder.entropy(split)
     except scene_data.load().digits.SourceError:
-        print("the data entropy is not computed, because MNIST's digits are missing")
+        print("the data entropy was not computed, because MNIST's digits are missing")
         return None
 
 
@@ -117,7 +117,7 @@ def describe_model(model: lavae_jax.Model | lavae_jax.Baseline) -> dict[str, Any
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    """Describes a classical method for a file of results; it has nothing random.
+    """Describes a classical method for a file of results. Such methods are deterministic.
 
     Args:
         name: the name of the method.

@@ -1,14 +1,14 @@
-"""Exports the model of a run, without what only training needs.
+"""Exports the model of a run, without what is only needed for training.
 
     lavae export --run=runs/mnist1k-cpu --output=lavae_jax/weights/mnist1k
     lavae evaluate --checkpoint=mnist1k --output=lavae_jax/weights/mnist1k/results.json
     lavae export --card=lavae_jax/weights/mnist1k
 
 Writes the newest checkpoint in half precision, without the optimiser and the auxiliary VAE; the
-config without local folders; the metrics of training; `provenance.json`: the command that
+config without local folders; the metrics of training; `provenance.json` with the command that
 reproduces the model, its training time, the revision of this repository and the packages' versions;
 and a model card. `lavae_jax.load` takes the folder, or its name if it is in lavae_jax/weights.
---card rewrites the model card of an exported model with the results that are now in its folder.
+--card rewrites the model card of an exported model with the results that are in its folder now.
 """
 
 import importlib
@@ -35,7 +35,7 @@ def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:
-        raise UserError(f"this run is of the config {name!r}, which does not exist") from error
+        raise UserError(f"the config of this run, {name!r}, does not exist") from error
 
 
 def command(config: ConfigDict) -> str:

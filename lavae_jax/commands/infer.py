@@ -7,7 +7,7 @@
 
 Writes a row for each object: the centre of mass of its sprite, its box, the probability that it is
 an object, and its brightness; and a row for each image: the number of objects, and the share of the
-foreground that they do not explain. Do not trust images in which that share is large. The ending of
+foreground that they do not explain. If that share is large, do not trust the results. The ending of
 --output determines the format: .csv (with a second file, ..._images.csv), .jsonl, or .json for
 COCO's, which includes masks. Images may be of any size; large ones are processed in tiles.
 Repeating the command after an interruption resumes the run.
@@ -47,10 +47,14 @@ REPORT = flags.DEFINE_string("report", None, "The HTML file of a report to write
 MAX_OBJECTS = flags.DEFINE_integer(
     "max_objects", None, "The largest number of objects in an image [no limit].", lower_bound=1
 )
-MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out objects that are less probable.")
-INVERT = flags.DEFINE_bool("invert", None, "Objects are dark on bright [as in training].")
+MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out objects with a lower probability.")
+INVERT = flags.DEFINE_bool(
+    "invert", None, "Objects are dark on a bright background [as in training]."
+)
 THRESHOLD = flags.DEFINE_string(
-    "threshold", None, "Pixels above it are foreground: a number from 0 to 1, or auto [the model's]"
+    "threshold",
+    None,
+    "Pixels above it are foreground: a number from 0 to 1, or auto [that of the model].",
 )
 NUM_SAMPLES = flags.DEFINE_integer(
     "num_samples",
@@ -153,7 +157,7 @@ def main():
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns the path of a file, and makes its folder."""
+    """The path of a file, whose folder is created if necessary."""
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
@@ -176,14 +180,14 @@ def _report(records: list[objects.Record], rate: float) -> None:
         worst = with_foreground[int(missed.argmax())]["image"]
         text += (
             f"; share of the foreground that they do not explain: {np.median(missed):.1%} "
-            f"(median), {missed.max():.1%} in {worst}"
+            f"(median), {missed.max():.1%} (maximum, in {worst})"
         )
     print(text)
     empty = [record["image"] for record in good if record["unexplained"] is None]
     if empty:
         print(
-            f"without foreground: {_number(len(empty), 'image')}, such as {empty[0]}. If they "
-            "contain objects, try --invert or --threshold"
+            f"{_number(len(empty), 'image')} without foreground, such as {empty[0]}. If there "
+            "should be objects, try --invert or --threshold"
         )
 
 

@@ -11,7 +11,7 @@ COMMANDS = {
     "train": "train a model",
     "infer": "count and locate the objects of images",
     "evaluate": "evaluate a trained model on test scenes",
-    "export": "write a trained model without what only training needs",
+    "export": "write a trained model without its optimiser and auxiliary VAE",
     "playground": "edit scenes in the browser",
 }
 

@@ -68,7 +68,7 @@ def builder_options(
     if described["name"] == "images":
         raise UserError(
             "this model was trained on custom images, which have no test scenes; "
-            "`lavae infer` applies it to others"
+            "`lavae infer` applies it to other images"
         )
     options = scene_data.load().options(
         described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value

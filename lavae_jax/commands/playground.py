@@ -38,7 +38,7 @@ CHECKPOINT = flags.DEFINE_list(
     "Models, separated by commas: runs' folders or the names of shipped weights [all shipped].",
 )
 HOST = flags.DEFINE_string(
-    "host", "127.0.0.1", "The address to listen on; anything else opens the page to others."
+    "host", "127.0.0.1", "The address to listen on; any but the default opens the page to others."
 )
 PORT = flags.DEFINE_integer("port", 8777, "The port; 0 for any that is free.", 0, 65_535)
 BROWSER = flags.DEFINE_bool("browser", True, "Open the page in the browser.")
@@ -123,8 +123,8 @@ def listen() -> socket.socket:
 def hosts(port: int) -> list[str]:
     """Lists the values of the header Host that the server accepts.
 
-    Another name may belong to somebody else, who directs browsers here. A numeric address cannot,
-    so any is accepted if the server is open to others.
+    Any other name may belong to an attacker, who directs browsers here. A numeric address cannot,
+    so all of them are accepted if the server is open to others.
 
     Args:
         port: the port of the server.

@@ -21,8 +21,8 @@ def connect(argv: list[str] | None = None) -> None:
     """Connects this process with the others of a job, if there are any.
 
     Args:
-        argv: the words of the command, whose other flags need not be parsed; by default, those of
-            this process.
+        argv: the words of the command; flags other than those of this module are ignored. By
+            default, those of this process.
 
     Raises:
         UsageError: some of --coordinator, --num_processes and --process_id are missing.

@@ -1,6 +1,6 @@
-"""What the programs have in common: flags, configs, output files, and errors in one sentence.
+"""What the programs have in common: flags, configs, output files, and short error messages.
 
-Compiled programs are cached for the next start. What precedes all imports is in `startup`.
+Compiled programs are cached for the next start. `startup` has what must precede all other imports.
 """
 
 import functools

@@ -78,7 +78,10 @@ def _open_scenes(config):
         )
     size, held_out = builder.builder_config.num_train, config.dataset.held_out
     if not 0 < held_out < size:
-        raise loop.TrainingError(f"config.dataset.held_out={held_out} of {size} training scenes")
+        raise loop.TrainingError(
+            f"config.dataset.held_out={held_out} must be at least 1 and less than the {size} "
+            "training scenes"
+        )
     if config.model.channels != builder.CHANNELS:
         raise loop.TrainingError(
             f"config.model.channels={config.model.channels}, but scenes of {config.dataset.name} "

@@ -132,8 +132,9 @@ def show_images(output: pathlib.Path) -> None:
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
         f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected parts "
-        f"in {len(found.count)} of them, of {np.median(found.side):.0f} pixels (median), the "
-        f"largest {found.side.max()}\nwritten to {output} and {histogram}\n"
+        f"in {len(found.count)} of the images, whose larger side is {np.median(found.side):.0f} "
+        f"pixels (median), at most {found.side.max()}\n"
+        f"written to {output} and {histogram}\n"
         f"to train:\n  {_command('cpu', settings)}"
     )
     if 2 * proposed.sprite_size > canvas:
@@ -218,11 +219,12 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
     has_skipped = bool(skipped) or len(found) < min(len(opened), custom.SIZED_IMAGES)
     settings = {"dataset.path": PATH.value, **_settings_of_flags(has_skipped)}
     print(
-        f"{len(opened):,} grey images; in {len(found)} of them {len(objects):,} connected parts "
-        f"that are probably one object each, of {usual:g} pixels (usual), {low:.0f} to {high:.0f} "
-        f"(5 to 95 %), and {clumps:,} that are clumps or no objects. Images are zoomed until the "
-        f"usual object has {normalisation.STANDARD:g} pixels: by {min(zooms):.2f} to "
-        f"{max(zooms):.2f} in those that are shown\nwritten to {output} and {histogram}\n"
+        f"{len(opened):,} grey images; in {len(found)} of them, {len(objects):,} connected parts "
+        f"are probably one object each, with a usual diameter of {usual:g} pixels (5 to 95 %: "
+        f"{low:.0f} to {high:.0f}), and {clumps:,} are clumps or not objects. Images are "
+        f"zoomed until the usual diameter is {normalisation.STANDARD:g} pixels: those that are "
+        f"shown by factors of {min(zooms):.2f} to {max(zooms):.2f}\n"
+        f"written to {output} and {histogram}\n"
         f"to train:\n  {_command('grey', settings)}"
     )
     # The diameter is known already; measuring it again takes a while.
@@ -232,12 +234,18 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
 def _shown(length: int) -> range:
     index = range(START.value, min(START.value + COUNT.value, length))
     if not index:
-        raise app.UsageError(f"--start={START.value}: there are {length:,} scenes")
+        raise app.UsageError(
+            f"--start={START.value} must be less than {length:,}, the number of scenes"
+        )
     return index
 
 
 def main():
-    """Draws scenes or custom images."""
+    """Draws scenes or custom images.
+
+    Returns:
+        None, which stands for success.
+    """
     output = program.output_file(OUTPUT.value, program.PICTURES)
     if PATH.value or data_flags.DATASET.value == "images":
         return show_images(output)

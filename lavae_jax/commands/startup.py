@@ -11,8 +11,8 @@ from lavae_jax.commands import xla
 def prepare() -> None:
     """Prepares the process of a program. Entry points call it first, before jax is imported.
 
-    Ctrl-C then ends the program with one word instead of a traceback, even while it starts; XLA's
-    flags are set; and the program exits quickly.
+    Afterwards, Ctrl-C ends the program with one word instead of a traceback, even while it starts;
+    XLA's flags are set; and the program exits quickly.
     """
     signal.signal(signal.SIGINT, _interrupt)
     xla.set_flags()

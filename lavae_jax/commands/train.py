@@ -5,12 +5,12 @@
     lavae train --config=images --config.dataset.path=my_images/ --config.model.sprite_size=17
 
 A config is a file, or the name of one that comes with the package. A recipe may follow it after a
-colon; by default, it is that of the config, which may depend on the devices. The same command
-resumes an interrupted run. --config.FIELD=VALUE sets any field of the config.
+colon; without one, the config chooses its default recipe, which may depend on the devices. The same
+command resumes an interrupted run. --config.FIELD=VALUE sets any field of the config.
 
 On several machines, start the program on each of them. Under Slurm's srun, the processes find each
-other (launch/slurm.sbatch is a job); on a TPU pod, they do with --distributed (launch/tpu_pod.sh);
-elsewhere, give --coordinator, --num_processes and --process_id.
+other (see launch/slurm.sbatch). On a TPU pod, they do so with --distributed (see
+launch/tpu_pod.sh). Elsewhere, give --coordinator, --num_processes and --process_id.
 """
 
 import os
@@ -63,7 +63,11 @@ def recipe_name(path: str) -> str:
 
 
 def main():
-    """Trains the model that the flags name."""
+    """Trains the model that the flags name.
+
+    Returns:
+        The exit code.
+    """
     config = CONFIG.value
     path = config_flags.get_config_filename(flags.FLAGS["config"])
     if ":" not in os.path.basename(path) and jax.process_index() == 0:

@@ -1,7 +1,7 @@
 """Sets flags for XLA, which reads them when it starts: before jax is imported.
 
-A flag is set if the user has not set it and the installed version of the library is known to have
-it: an unknown flag would end the process. With LAVAE_XLA_FLAGS=0, none is set.
+A flag is set unless the user has set it, and only if the installed version of the library is known
+to have it: an unknown flag would end the process. With LAVAE_XLA_FLAGS=0, none is set.
 """
 
 import importlib.metadata
@@ -67,7 +67,7 @@ def is_known(package: str) -> bool:
         package: a key of `KNOWN_VERSIONS`.
 
     Returns:
-        True if they were; False also if the package is not installed.
+        True if they were; False if not, or if the package is not installed.
     """
     try:
         installed = importlib.metadata.version(package).split(".")

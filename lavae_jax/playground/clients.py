@@ -73,7 +73,7 @@ class Client:
         return answer
 
     def run(self, seconds: float, think: float) -> None:
-        """Sends requests until the time is over.
+        """Sends requests until the time is up.
 
         Args:
             seconds: duration.

@@ -1,4 +1,4 @@
-"""What the page needs of models, as functions of plain data, for several requests at a time.
+"""What the page needs from models, as functions of plain data, for several requests at a time.
 
 Every function takes a list of requests of one kind and returns a list of answers: JSON, with arrays
 of bytes in base64. A request that cannot be answered raises a `Refused` with an explanation;
@@ -22,7 +22,7 @@ from lavae_jax.scene import Scene
 Json = dict[str, Any]
 
 SIZE = 4  # requests in a batch; smaller batches are padded, so that only one size is compiled
-FEWEST_SLOTS = 16  # the largest number of objects in an image, or M if that is larger
+FEWEST_SLOTS = 16  # slots for objects in a scene; M if that is larger
 USUAL_CANVAS = 64  # pixels
 LARGEST = 10_000  # the largest number in a location or an appearance
 SAMPLES = 20  # importance samples of the bound
@@ -290,8 +290,8 @@ class Engine:
         """Preprocesses files: {model, height, width, colours, invert} -> {image}.
 
         Args:
-            requests: `colours` are bytes, three a pixel. `invert` is for objects that are dark on a
-                bright background.
+            requests: `colours` are bytes, three per pixel. `invert` is for objects that are dark on
+                a bright background.
 
         Returns:
             Images as the model sees them, in the middle of the canvas.
@@ -374,7 +374,7 @@ class Engine:
         appearances = model.describe(batch, kept)
         drawn = model.decode(np.concatenate(appearances))
         sprites = decomposition.split(drawn, [len(z) for z in appearances])
-        # Neither an image's bound nor what is compiled depends on concurrent requests.
+        # So that neither an image's bound nor what is compiled depends on concurrent requests.
         most = model.settings.max_objects
         bound = model.bound(batch, SAMPLES, indices=[0] * SIZE, max_objects=most)
         terms = {k: np.asarray(v) for k, v in bound.terms._asdict().items()}

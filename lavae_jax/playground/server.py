@@ -73,7 +73,7 @@ class Batches:
         return await future
 
     async def run(self) -> None:
-        """Computes batches without end."""
+        """Computes batches until it is cancelled."""
         while True:
             await self._wake.wait()
             if not self._waiting:
@@ -220,8 +220,8 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 class _Guard:
     """Refuses other hosts, other origins and long bodies, and adds headers to every answer.
 
-    Starlette's TrustedHostMiddleware only compares names: neither ports, nor any address of this
-    machine where the server listens on all of them.
+    Starlette's TrustedHostMiddleware compares names only: it does not check ports, and cannot
+    accept all addresses of this machine when the server listens on all of them.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
@@ -257,7 +257,7 @@ class _Guard:
         await self._app(scope, receive_limited, send_with_headers)
 
     def _is_address(self, host: str) -> bool:
-        """Whether a host is a numeric address with the right port, and any such is accepted.
+        """Whether a host is a numeric address with the right port, if these are accepted at all.
 
         Browsers omit port 80.
         """

@@ -1,7 +1,7 @@
 """The paper's settings, which all configs share, and the recipes that change them.
 
-`lavae` and `baseline` are Appendix B to the letter, with the source of each number. Where they name
-no source, the paper is silent, and docs/design-decisions.md has the reason.
+`lavae` and `baseline` follow Appendix B to the letter and name the source of each number. Where no
+source is named, the paper is silent, and docs/design-decisions.md gives the reason.
 """
 
 import functools
@@ -13,9 +13,9 @@ from ml_collections.config_dict import placeholder
 
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
-BY_DEVICE = ""  # the recipe of a command that names none
-# The same on every device. `thin`, a small `paper`, counts every object but has not
-# reached the likelihood of `sleep` (docs/experiments.md, "At full resolution").
+BY_DEVICE = ""  # stands for the recipe that `default_recipe` chooses
+# The default is the same on every device. `thin`, a small version of `paper`, counts every object,
+# but has not reached the likelihood of `sleep` (docs/experiments.md, "At full resolution").
 CPU_RECIPE = ACCELERATOR_RECIPE = "sleep"
 WITHOUT_SLEEP = "cpu"  # the default of configs without that recipe, such as the baselines
 
@@ -98,7 +98,7 @@ def lavae(
     """Makes LAVAE's settings of Appendix B.
 
     Args:
-        name: of the config.
+        name: the config's name.
         dataset: its name, such as multi_mnist/1k.
         channels: C.
         sprite_size: h and w.
@@ -152,9 +152,9 @@ def lavae(
             "decay_steps": 100_000,  # ... in 100k steps
         },
     }
-    # The object budget of a training step: slots of an image, and objects per image on average
-    # over a device's batch. Scenes have 1.5; objects beyond the budget are left out of the
-    # step and reported as `overflow`.
+    # The object budget of a training step: the most objects of an image (`slots`), and of a
+    # device's batch, divided by its number of images. Scenes have 1.5 objects on average. Objects
+    # beyond the budget are left out of the step and reported as `overflow`.
     config.budget = {"slots": 10, "objects_per_image": 3.0}
     return config
 
@@ -163,7 +163,7 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
     """Makes the settings of the baseline, a fully convolutional β-VAE (App. B).
 
     Args:
-        name: of the config.
+        name: the config's name.
         dataset: its name, such as multi_mnist/1k.
         channels: C.
 
@@ -195,7 +195,7 @@ def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
 
     Args:
         mixture: settings of the recipe `mixture`; see `lavae_mixture`.
-        **cpu: settings of the recipe `cpu`, with which others begin; see `lavae_cpu`.
+        **cpu: settings of the recipe `cpu`, on which other recipes build; see `lavae_cpu`.
 
     Returns:
         The recipes by name.
@@ -230,9 +230,9 @@ def lavae_paper(config: ConfigDict) -> None:
 def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
     """For two CPU cores: the recipe `paper` with smaller networks and batches, and fewer steps.
 
-    The appearance network runs on windows, which at hard locations gives the same numbers as on the
-    map in half of the time. The warm-up and the annealing take a tenth of the steps each, instead
-    of the paper's three tenths. Learning rates are higher, and fall to 0 along half a cosine.
+    The appearance network runs on windows, which at hard locations gives the same results as on the
+    map, in half the time. The warm-up and the annealing take a tenth of the steps each, instead of
+    the paper's three tenths. Learning rates are higher, and fall to 0 along half a cosine.
 
     Args:
         config: changed in place.
@@ -280,7 +280,7 @@ def lavae_cpu(
             "centrings": 2,  # moves of a peak to the centre of mass around it
             "augmented_share": 0.5,  # of the images, which are rotated and mirrored
             "positive_weight": 20.0,  # of a pixel that is marked
-            "localisation_weight": 4.0,  # of telling it from its 8 neighbours
+            "localisation_weight": 4.0,  # of distinguishing it from its 8 neighbours
         },
         "appearance": {"steps": appearance_steps, "learning_rate": 1e-2},
     }
@@ -289,13 +289,13 @@ def lavae_cpu(
 def lavae_sleep(
     config: ConfigDict, *, steps: int = 4_500, steps_again: int = 0, **cpu: int
 ) -> None:
-    """For two CPU cores and objects that touch: `cpu`, whose q also learns from composed scenes.
+    """For two CPU cores and objects that touch: like `cpu`, but q also learns from composed scenes.
 
     Args:
         config: changed in place.
-        steps: of the phase `sleep`.
-        steps_again: of the phase `sleep_again`, for training images whose objects overlap; 0 for no
-            such phase.
+        steps: the steps of the phase `sleep`.
+        steps_again: the steps of the phase `sleep_again`, for training images whose objects
+            overlap; 0 for no such phase.
         **cpu: settings of the recipe `cpu`.
     """
     lavae_cpu(config, **cpu)
@@ -347,7 +347,7 @@ def lavae_grey(config: ConfigDict) -> None:
             "steps": 3_000,
             "learning_rate": 6e-3,
             "positive_weight": 20.0,  # of a pixel that is marked
-            "localisation_weight": 4.0,  # of telling it from its 8 neighbours
+            "localisation_weight": 4.0,  # of distinguishing it from its 8 neighbours
             "max_objects": 21,  # of a scene
             "objects": 4_096,
         },
@@ -363,24 +363,24 @@ def lavae_mixture(
     learning_rate: float = 3e-3,
     **cpu: int,
 ) -> None:
-    """For two CPU cores: the recipe `cpu`, after which a mixture p(z_app) is learnt.
+    """For two CPU cores: the recipe `cpu`, after which a mixture p(z_app) is learned.
 
     Args:
         config: changed in place.
         components: K, the number of components.
-        steps: of the phase `mixture`.
-        learning_rate: of the phase `mixture`.
+        steps: the steps of the phase `mixture`.
+        learning_rate: the initial learning rate of the phase `mixture`.
         **cpu: settings of the recipe `cpu`.
     """
     lavae_cpu(config, **cpu)
     config.model.prior = {"kind": "mixture", "components": components}
     config.curriculum.phases += ("mixture",)
     config.curriculum.mixture = {"steps": steps, "learning_rate": learning_rate}
-    config.start_from = ""  # a trained model of the recipe cpu, instead of the phases before
+    config.start_from = ""  # a trained model of the recipe cpu, which replaces the earlier phases
 
 
 def lavae_stem(config: ConfigDict, *, num_steps: int = 20_000) -> None:
-    """For two CPU cores: Appendix B with other sizes, learning rates and numbers of steps only.
+    """For two CPU cores: Appendix B, changing only sizes, learning rates and numbers of steps.
 
     Args:
         config: changed in place.
@@ -448,11 +448,12 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
 
 
 def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
-    """For two CPU cores: networks that need not learn an object anew at each position in a cell.
+    """For two CPU cores: networks that need not learn an object at each position in a cell.
 
     Args:
         config: changed in place.
-        kernel: side of the window that a latent sees and draws, that of LAVAE's sprites.
+        kernel: side of the window that a position of the grid sees and draws: that of LAVAE's
+            sprites.
         num_steps: steps of the whole run.
     """
     config.model.update(architecture="glimpse", width=256, kernel=kernel)
@@ -490,7 +491,7 @@ def baseline_tiny(config: ConfigDict, **cpu: int) -> None:
 
 
 def follow_sprite_size(config: ConfigDict) -> None:
-    """Ties settings to the size and number of objects, so that they follow when these are changed.
+    """Makes settings follow later changes of `sprite_size` and `max_objects`.
 
     Args:
         config: changed in place.
@@ -534,18 +535,18 @@ def _joint_steps(config: ConfigDict, num_steps: int, *, warmup: int, anneal: int
 
 
 def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> None:
-    """Sets the steps of the phases, and after how many β reaches its end."""
+    """Sets the steps of the phases, and the number of steps after which β reaches its end."""
     for part, steps in (("crops", crops), ("elbo", elbo), ("beta", beta)):
         config.curriculum[part].steps = steps
 
 
 def _near(sprite_size: int) -> int:
-    """In pixels; objects at a smaller distance may be taken for one."""
+    """In pixels; objects closer than this may be counted as one."""
     return 1 + sprite_size // 12
 
 
 def _half_a_sprite(config: ConfigDict) -> int:
-    """In pixels; two objects' centres are farther apart."""
+    """In pixels; the centres of two objects are farther apart than this."""
     return config.model.sprite_size // 2
 
 

@@ -20,7 +20,7 @@ from lavae_jax.training.sleep import ComposedScenes
 from lavae_jax.training.trainee import Trainee
 
 SCENES, BATCH = 2_048, 64
-SEED = 32  # of the scenes; arbitrary
+SEED = 32  # of the scenes; an arbitrary choice
 LOWEST = -10.0  # peaks with lower log-odds are ignored
 
 Compose = Callable[[jax.Array, chex.PRNGKey], ComposedScenes]  # (objects, keys) -> scenes
@@ -74,7 +74,7 @@ def judge(
     is at most `radius` rows and columns away.
 
     Args:
-        log_odds: of each pixel, [H, W].
+        log_odds: the log-odds of an object at each pixel, [H, W].
         peaks: which pixels are peaks, bool [H, W].
         pixel: indices of the objects' pixels, [S], of which the first `count` are valid.
         count: the number of objects.

@@ -1,8 +1,8 @@
 """Compiles the programs of a run for accelerators that this machine does not have.
 
-The package libtpu brings the TPU's own compiler to any machine. It compiles the very steps that a
-pod would run. Costs are the compiler's own estimates; the time of a step follows from them by the
-roofline model.
+The package libtpu contains the TPU's own compiler, which runs on any machine. It compiles exactly
+the steps that a pod would run. Costs are the compiler's own estimates; a lower bound on the time of
+a step follows from them by the roofline model.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Chip(NamedTuple):
     Attributes:
         flops: bfloat16 operations per second.
         bandwidth: bytes per second to and from its memory.
-        memory: in bytes.
+        memory: its size in bytes.
     """
 
     flops: float
@@ -79,7 +79,7 @@ class Report(NamedTuple):
         flops: arithmetic operations.
         bytes_moved: to and from the device's memory.
         bytes_sent: to other devices.
-        memory: of arguments, results and temporaries, in bytes.
+        memory: the size of arguments, results and temporaries, in bytes.
     """
 
     seconds: float
@@ -177,7 +177,7 @@ def tpu_devices(topology: str) -> list[Any]:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise CompileCheckError(
-            "the TPU's compiler is not installed. Put it into a folder of its own, so that "
+            "the TPU's compiler is not installed. Install it into a separate folder, so that "
             "training does not look for a TPU: pip install --target=FOLDER "
             f"'{libtpu_requirement()}', and set PYTHONPATH=FOLDER"
         )
@@ -190,7 +190,7 @@ def tpu_devices(topology: str) -> list[Any]:
     except Exception as error:  # the compiler raises many kinds
         first = str(error).strip().splitlines()[0]
         raise CompileCheckError(
-            f"there is no topology {topology!r} ({first}); expected one such as v5e:2x2 or v4:2x2x4"
+            f"topology {topology!r} is unknown ({first}); expected one such as v5e:2x2 or v4:2x2x4"
         ) from error
 
 

@@ -14,7 +14,7 @@ class Clock:
 
     Args:
         batch_size: images in a step.
-        start: steps made before.
+        start: steps completed before.
 
     Attributes:
         steps: the number of steps measured.
@@ -29,7 +29,7 @@ class Clock:
         """Records that a step has ended.
 
         Args:
-            step: steps made so far.
+            step: steps completed so far.
         """
         now = time.perf_counter()
         if self._last_time is not None:  # otherwise the time includes compilation
@@ -41,12 +41,12 @@ class Clock:
         """Excludes the time since the last call of `tick`.
 
         Args:
-            step: steps made so far.
+            step: steps completed so far.
         """
         self._last_step, self._last_time = step, time.perf_counter()
 
     def forget(self) -> None:
-        """Discards the measurements; the next step, which is compiled, is not measured."""
+        """Discards the measurements. The next step is not measured, since it is compiled first."""
         self._last_time, self.steps, self._seconds = None, 0, 0.0
 
     def seconds_a_step(self) -> float:
@@ -86,7 +86,7 @@ def beginning(config: ConfigDict, workdir: str, step: int) -> str:
     Args:
         config: the run's config.
         workdir: the run's folder.
-        step: steps made so far.
+        step: steps completed so far.
 
     Returns:
         A line of text.
@@ -100,8 +100,8 @@ def forecast(forecast: Forecast, evaluations: int, step: int) -> str:
 
     Args:
         forecast: the estimate.
-        evaluations: the number of evaluations to come.
-        step: steps made so far.
+        evaluations: the number of remaining evaluations.
+        step: steps completed so far.
 
     Returns:
         A line of text.
@@ -125,7 +125,7 @@ def end(files: RunFiles, step: int, seconds: float, held_out: dict[str, float]) 
 
     Args:
         files: the run's files.
-        step: steps made.
+        step: steps completed.
         seconds: the duration of the run.
         held_out: the metrics of the last evaluation; may be empty.
 
@@ -157,7 +157,7 @@ def progress(
     """Describes a step: its metrics, the speed and the time left.
 
     Args:
-        step: steps made so far.
+        step: steps completed so far.
         num_steps: steps of the whole run.
         phase: the name of the phase.
         phase_end: steps of the run at the end of the phase.

@@ -59,8 +59,8 @@ def task(config: ConfigDict) -> Task:
     if (lavae.prior.kind == "mixture") != ("mixture" in config.curriculum.phases):
         raise ValueError(
             f"config.model.prior.kind={lavae.prior.kind!r}, but config.curriculum.phases="
-            f"{tuple(config.curriculum.phases)}: a mixture, and no other prior, needs the phase "
-            "'mixture'"
+            f"{tuple(config.curriculum.phases)}: the phase 'mixture' is required for a mixture, "
+            "and not allowed for any other prior"
         )
     return Task(
         functools.partial(Trainee, lavae, auxiliary),
@@ -91,7 +91,7 @@ def _reconstruct(module: Trainee, x) -> Reconstruction:
 
 
 def _joint_rates(config: ConfigDict, start: int) -> dict[str, optax.Schedule]:
-    """Learning rates from step `start` of the run on."""
+    """The learning rates of a phase that begins at step `start` of the run."""
     curriculum = config.curriculum
     steps = sum(curriculum[name].steps for name in curriculum.phases)
     rate = schedules.after(start, schedules.learning_rate(config.optimizer, steps))
@@ -137,7 +137,7 @@ def _warmup(config: ConfigDict) -> Phase:
 
 
 def _elbo(config: ConfigDict) -> Phase:
-    """The ELBO alone, which trains everything."""
+    """The ELBO alone, by which everything is trained."""
     start = config.curriculum.warmup.steps
 
     def loss(module: Trainee, x, keys, step):
@@ -188,8 +188,8 @@ def _check_shifts(config: ConfigDict, phase: str) -> None:
     shifts, cell = config.curriculum[phase].shifts, trainee.settings(config)[1].cell
     if not 1 <= shifts <= cell:
         raise ValueError(
-            f"config.curriculum.{phase}.shifts={shifts} must be from 1 to {cell}, the pixels of a "
-            "latent of the auxiliary VAE"
+            f"config.curriculum.{phase}.shifts={shifts} must be from 1 to {cell}, the side of a "
+            "cell of the auxiliary VAE's grid, in pixels"
         )
 
 
@@ -286,7 +286,7 @@ def _appearance(config: ConfigDict) -> Phase:
 
 
 def _overlap(config: ConfigDict) -> Phase:
-    """As `appearance`; q(z_app | z_loc, x) also learns overlapping objects from composed scenes."""
+    """Like `appearance`, but q(z_app | z_loc, x) also learns overlap from composed scenes."""
     settings, asleep = config.curriculum.overlap, config.curriculum.sleep
 
     def loss(module: Trainee, x, keys, step, objects, located=None):
@@ -410,8 +410,8 @@ def _grey_objects(module: Trainee, images, number: int) -> np.ndarray:
 def _locate_objects(config: ConfigDict, module: Trainee, variables, images) -> Cache | None:
     """q(z_loc | x) of each training image, by a frozen location network.
 
-    None if it cannot be cached: for images that vary, and for q over all pixels, which would not
-    fit into memory.
+    None if it cannot be cached: if images vary, or if q is over all pixels, which would not fit
+    into memory.
     """
     if images.varies or config.model.support != "peaks":
         return None
@@ -425,7 +425,7 @@ def _locate(module: Trainee, x: jax.Array) -> inference.LocationPosterior:
 
 
 def _mixture(config: ConfigDict) -> Phase:
-    """The ELBO under a mixture, which is trained, too. The location network is frozen."""
+    """The ELBO under a mixture, which is also trained. The location network is frozen."""
     settings = config.curriculum.mixture
 
     def loss(module: Trainee, x, keys, step, located=None):

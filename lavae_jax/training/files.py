@@ -45,7 +45,7 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
         config: the run's config.
 
     Raises:
-        WorkdirError: if the folder cannot be written, is in use, or has a run of another config.
+        WorkdirError: if the folder cannot be written, is in use, or has a run with another config.
     """
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -67,7 +67,7 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
         ) from error
     if differing:
         raise WorkdirError(
-            f"{workdir} holds a run with another config:\n"
+            f"{workdir} contains a run with a different config:\n"
             + "\n".join(f"  {line}" for line in differing)
             + "\nChoose another --workdir, or the config of that run."
         )
@@ -95,7 +95,7 @@ def claim(workdir: pathlib.Path, config: ConfigDict) -> Iterator["RunFiles"]:
         opened = (workdir / ".lock").open("a+")
     except OSError as error:
         raise WorkdirError(f"--workdir={workdir} cannot be written to: {error.strerror}") from error
-    with opened:  # closing it frees the lock, as does any end of the process
+    with opened:  # closing the file releases the lock, as does the end of the process
         _lock(opened, workdir)
         opened.truncate(0)
         opened.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -144,7 +144,7 @@ class RunFiles:
 
         Args:
             checkpoint: the checkpoint.
-            keep: how many of the newest are kept, besides the one with the lowest `BEST`.
+            keep: how many of the newest are kept, in addition to the one with the lowest `BEST`.
         """
         checkpoints.save(self.checkpoints, checkpoint)
         checkpoints.prune(self.checkpoints, keep, BEST, newest=checkpoint.step)
@@ -154,7 +154,7 @@ class RunFiles:
 
         Args:
             config: the run's config.
-            step: steps made so far; metrics of later steps are deleted.
+            step: steps completed so far; metrics of later steps are deleted.
         """
         _write(self.workdir / "config.json", json.dumps(plain(config), indent=1))
         _write(self.workdir / "environment.json", json.dumps(_environment(), indent=1))
@@ -168,7 +168,7 @@ class RunFiles:
         """Writes metrics to metrics.jsonl and to TensorBoard's events.
 
         Args:
-            step: steps made so far.
+            step: steps completed so far.
             values: the metrics by name.
         """
         self._metrics.write(
@@ -182,7 +182,7 @@ class RunFiles:
         """Writes the picture of an evaluation.
 
         Args:
-            step: steps made so far.
+            step: steps completed so far.
             draw: makes the figure.
         """
         path = self.picture(step)
@@ -193,7 +193,7 @@ class RunFiles:
         """Names the picture of an evaluation.
 
         Args:
-            step: steps made before the evaluation.
+            step: steps completed before the evaluation.
 
         Returns:
             The path of the file.
@@ -297,7 +297,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def plain(config: ConfigDict) -> dict:
-    """Converts a config to what JSON can represent.
+    """Converts a config to types that JSON can represent.
 
     Args:
         config: the config.
@@ -335,7 +335,8 @@ def difference(there: dict, here: dict) -> list[str]:
         there.pop(IMAGES, None)
         here.pop(IMAGES, None)
     return [
-        f"{name}: {there.get(name, 'absent')!r} there, {here.get(name, 'absent')!r} here"
+        f"{name}: {there.get(name, 'absent')!r} in the stored config, "
+        f"{here.get(name, 'absent')!r} in this one"
         for name in sorted(there.keys() | here.keys())
         if there.get(name) != here.get(name) and name not in MAY_CHANGE
     ]

@@ -9,7 +9,7 @@ import jax
 
 from lavae_jax.training.phases import Phase, Task
 
-TIMED_SECONDS = 0.5  # a step is repeated for so long
+TIMED_SECONDS = 0.5  # for how long a step is repeated
 CALLS_OF_SEVERAL = 3  # timed calls of several processes, whose clocks may differ
 
 
@@ -18,8 +18,8 @@ class PhaseForecast(NamedTuple):
 
     Attributes:
         name: the phase.
-        steps: the steps that are left.
-        seconds_per_step: on this machine.
+        steps: the number of remaining steps.
+        seconds_per_step: the time of a step on this machine.
         preparation: seconds before the first step.
     """
 
@@ -38,7 +38,7 @@ class Forecast(NamedTuple):
     """The rest of a run.
 
     Attributes:
-        phases: the phases that are left.
+        phases: the remaining phases.
         evaluation: seconds of one evaluation.
     """
 
@@ -46,10 +46,10 @@ class Forecast(NamedTuple):
     evaluation: float
 
     def seconds(self, evaluations: int, after: str | None = None) -> float:
-        """Estimates the time that is left.
+        """Estimates the remaining time.
 
         Args:
-            evaluations: the number of evaluations to come.
+            evaluations: the number of remaining evaluations.
             after: count only the phases after the one with this name; None for all phases.
 
         Returns:
@@ -65,11 +65,11 @@ def phases_left(task: Task, step: int, end: int) -> list[tuple[Phase, int]]:
 
     Args:
         task: the model and its phases.
-        step: steps made so far.
+        step: steps completed so far.
         end: steps of the whole run.
 
     Returns:
-        The phases that are left, each with the number of its steps that are left.
+        The remaining phases, each with the number of its remaining steps.
     """
     left = []
     for phase in task.phases:
@@ -80,11 +80,11 @@ def phases_left(task: Task, step: int, end: int) -> list[tuple[Phase, int]]:
 
 
 def evaluations_left(every: int, step: int, end: int) -> int:
-    """Counts the evaluations to come.
+    """Counts the remaining evaluations.
 
     Args:
-        every: steps between evaluations, with another one at the end; 0 for none at all.
-        step: steps made so far.
+        every: steps between evaluations; there is another one at the end. 0 for none at all.
+        step: steps completed so far.
         end: steps of the whole run.
 
     Returns:
@@ -99,11 +99,11 @@ def seconds_of(call: Callable[[Any], Any], argument: Any = None) -> float:
     """Times a function, each call of which is given the previous result.
 
     The first call compiles and is not timed. Several processes, whose steps wait for each other,
-    make the same number of calls; a single one makes as many as fit into `TIMED_SECONDS`.
+    all make the same number of calls; a single process repeats calls for `TIMED_SECONDS`.
 
     Args:
         call: the function.
-        argument: of the first call.
+        argument: the argument of the first call.
 
     Returns:
         Seconds per call.

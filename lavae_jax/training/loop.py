@@ -2,9 +2,9 @@
 
 A run resumes in this order: build the task and an initial state from the config; load the newest
 intact checkpoint; replace the initial arrays by those of the checkpoint; set the data iterator to
-its position; continue with the next step. Batches and random numbers depend on the step alone, and
-the preparation of a phase on the state before it, so an interrupted run gives the same results as
-one without interruptions.
+the position in the checkpoint; continue with the next step. Batches and random numbers depend on
+the step alone, and the preparation of a phase on the state before it, so an interrupted run gives
+the same results as an uninterrupted one.
 """
 
 import functools
@@ -136,15 +136,15 @@ def _beginning(config: ConfigDict, task: Task) -> Checkpoint | None:
     theirs, ours = map(_what_is_learnt, (trained.config, config))
     if unlike := files.difference(theirs, ours):
         raise TrainingError(
-            f"config.start_from={name} is another model than this one, and not by its prior "
-            "alone:\n" + "\n".join(f"  {line}" for line in unlike)
+            f"config.start_from={name} differs from this run in more than the prior:\n"
+            + "\n".join(f"  {line}" for line in unlike)
         )
     step = trained.step
     if not task.is_boundary(step) or step >= task.num_steps:
         ends = ", ".join(f"{task.end_of(phase):,}" for phase in task.phases if phase.steps)
         raise TrainingError(
-            f"config.start_from={name} had {step:,} steps of training, but phases of this run end "
-            f"after {ends}; give both the same lengths"
+            f"config.start_from={name} was trained for {step:,} steps, but the phases of this run "
+            f"end after {ends} steps; give the phases of both runs the same lengths"
         )
     arrays = {**model_files.in_checkpoint(trained), "state.step": np.asarray(step, np.int32)}
     return Checkpoint(step, arrays, {"data": {"next_index": step}, "seconds": trained.seconds})
@@ -171,11 +171,11 @@ class Run:
         num_steps: steps of the whole run.
         key: the random key, from config.seed.
         state: the `TrainState`; after `resume`, with a leading axis of devices.
-        step: steps made so far.
+        step: steps completed so far.
         batches: the iterator of training batches.
         evaluation: evaluates the held-out scenes.
         held_out: the metrics of the last evaluation.
-        forecast: how long the rest will take; None if that was not estimated.
+        forecast: how long the rest of the run will take; None if that was not estimated.
     """
 
     def __init__(
@@ -231,21 +231,21 @@ class Run:
             tree = checkpoints.unflatten(found.arrays, like)
             if not np.array_equal(tree["key"], like["key"]):
                 raise TrainingError(
-                    f"the checkpoints in {self.files.checkpoints} are those of a run with another "
-                    f"seed than config.seed={self.config.seed}. Choose another --workdir"
+                    f"the checkpoints in {self.files.checkpoints} are those of a run with a seed "
+                    f"other than config.seed={self.config.seed}. Choose another --workdir"
                 )
             if "data" not in found.meta:
                 raise TrainingError(
-                    f"step {found.step} in {self.files.checkpoints} was not written by a run: "
-                    "meta.json does not say where in the data it stopped"
+                    f"step {found.step} in {self.files.checkpoints} was not written by a training "
+                    "run: its meta.json does not contain the position in the data"
                 )
             self.batches.set_state(found.meta["data"])
             self.state, self.step = tree["state"], found.step
             self._seconds_before = found.meta.get("seconds", 0.0)
         if self.step > self.num_steps:
             raise TrainingError(
-                f"{self.files.workdir} is at step {self.step}, after the end of this run, which "
-                f"has {self.num_steps} steps"
+                f"{self.files.workdir} has reached step {self.step}, but this run ends after "
+                f"{self.num_steps} steps"
             )
         self.files.open(self.config, self.step)
         self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
@@ -282,7 +282,7 @@ class Run:
             due = {name: self._is_due(name, last) for name in ("log", "eval", "checkpoint")}
             # The preparation of the next phase may take minutes.
             due["checkpoint"] |= self.step == phase_end
-            # A single process sees its signal at once; several exchange theirs in a step.
+            # A single process notices a signal at once; several exchange theirs within a step.
             stopping = alone and request.signal is not None
             if any(due.values()) or last or stopping or not alone:
                 values = self._finish_step()
@@ -299,7 +299,7 @@ class Run:
                 return
 
     def make_forecast(self, request: StopRequest) -> None:
-        """Times a few steps of each phase that is left, and an evaluation, on a copy of the state.
+        """Times a few steps of each remaining phase, and an evaluation, on a copy of the state.
 
         The run reuses the compiled steps.
 
@@ -339,7 +339,7 @@ class Run:
         self.forecast = forecast.Forecast(tuple(left), evaluation)
 
     def evaluations_left(self) -> int:
-        """Counts the evaluations to come.
+        """Counts the remaining evaluations.
 
         Returns:
             Their number.
@@ -354,7 +354,7 @@ class Run:
         return self._train_steps[phase.name]
 
     def _is_due(self, name: str, last: bool) -> bool:
-        """Whether to log, evaluate or save: every so many steps and at the end, or never if 0."""
+        """Whether to log, evaluate or save: at regular steps and at the end; never if set to 0."""
         every = self.config[f"{name}_every_steps"]
         return every > 0 and (last or self.step % every == 0)
 
@@ -408,10 +408,10 @@ class Run:
         values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
         wrong = [name for name, value in values.items() if not np.isfinite(value)]
         if wrong:
-            good = checkpoints.newest_whole(self.files.checkpoints) or "there is none yet"
+            good = checkpoints.newest_whole(self.files.checkpoints) or "none yet"
             raise TrainingError(
-                f"step {step:,}: {', '.join(wrong)} not finite. Nothing was overwritten; "
-                f"the last good checkpoint: {good}"
+                f"step {step:,}: not finite: {', '.join(wrong)}. Nothing was overwritten; "
+                f"the newest intact checkpoint: {good}"
             )
         self._clock.tick(step)
         return values
@@ -476,7 +476,7 @@ class AllImages:
         request: a request to stop this process.
 
     Attributes:
-        varies: whether images differ from one reading to the next, as random crops do.
+        varies: whether images differ from one pass to the next, as random crops do.
         is_sample: False, since these are all images.
     """
 
@@ -500,8 +500,8 @@ class AllImages:
         """Reads all images.
 
         Args:
-            reading: the number of this reading; images that vary differ from those of other
-                readings.
+            reading: the index of this pass over the images; those that vary differ from pass to
+                pass.
 
         Yields:
             Batches [B, H, W, C] of one size; the last one is padded.
@@ -522,11 +522,11 @@ class AllImages:
 
 
 class OneBatch(NamedTuple):
-    """A single batch of training images instead of all, for timing.
+    """A single batch of training images in place of all of them, for timing.
 
     Attributes:
         images: [B, H, W, C].
-        varies: whether images differ from one reading to the next, as random crops do.
+        varies: whether images differ from one pass to the next, as random crops do.
         is_sample: True, since these are not all images.
     """
 
@@ -573,7 +573,7 @@ class Evaluation:
             state: the state, with a leading axis of devices.
 
         Returns:
-            The mean of each metric over the scenes that have it.
+            The mean of each metric over the scenes for which it is defined.
         """
         totals: dict[str, np.ndarray] = {}  # the sum of each metric, and the number of images
         batches = input_pipeline.eval_batches(self._source, self._batch_size)
@@ -589,7 +589,7 @@ class Evaluation:
             state: the state, with a leading axis of devices.
 
         Returns:
-            For each metric, its sum and the number of images that have it.
+            For each metric, its sum and the number of images for which it is defined.
         """
         batches = input_pipeline.eval_batches(self._source, self._batch_size)
         return self._totals(state, next(iter(batches)), 0)
@@ -624,7 +624,7 @@ class Evaluation:
 def _broadcast(found: Checkpoint | None, like: Any) -> Checkpoint | None:
     """Process 0's checkpoint in every process, so that only process 0 needs the disk."""
     if found:
-        checkpoints.unflatten(found.arrays, like)  # refuses a wrong one before others receive it
+        checkpoints.unflatten(found.arrays, like)  # raises before others receive a wrong checkpoint
     send = multihost_utils.broadcast_one_to_all
     step = int(send(np.int32(found.step if found else -1)))
     if step < 0:

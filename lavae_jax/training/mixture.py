@@ -1,7 +1,7 @@
 """Initialises the mixture p(z_app) with components at objects of the training images.
 
-Each object of the training images is then assigned the components that began at similar objects, so
-that a training step evaluates those alone (see `neighbours`).
+Each object of the training images is then assigned the components that were initialised at similar
+objects, so that a training step evaluates only those (see `neighbours`).
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from lavae_jax.training import phases
 from lavae_jax.training.phases import Prepared, TrainingImages
 from lavae_jax.training.trainee import Trainee
 
-CANDIDATES = 4  # objects to choose from for each component
+CANDIDATES = 4  # objects per component, from which those for all components are chosen
 
 
 class TrainingObjects(NamedTuple):
@@ -61,14 +61,15 @@ def prepare(
 ) -> Prepared:
     """Places components at different training objects, and finds the components near each object.
 
-    The sketches of the objects that the components began at are saved. On other hardware, the
-    location network may differ in its last digits and find other objects first.
+    The sketches of the objects at which components are initialised are saved. A resumed run might
+    not find the same objects: on other hardware, the location network's outputs may differ in their
+    last digits.
 
     Args:
         module: LAVAE and its settings.
         variables: its parameters and batch statistics.
         images: the training images.
-        saved: None when the phase begins; what was saved then when a run resumes in it.
+        saved: None when the phase begins; when a run resumes within it, what was saved then.
         cache: ignored, since it lacks the components near each object.
         with_cache: whether to cache q(z_loc | x) and the near components of all images.
 
@@ -129,19 +130,19 @@ def _encode(module: Trainee, x, count, pixel) -> jax.Array:
 
 
 def _components(encodings: np.ndarray, sketches: np.ndarray, size: int) -> tuple[dict, dict]:
-    """The prior's parameters, and sketches of the objects that its components begin at."""
+    """The prior's parameters, and sketches of the objects at which components are initialised."""
     encodings, sketches = (a[: CANDIDATES * size] for a in (encodings, sketches))
     if len(encodings) < size:
         raise ValueError(
             f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
-            "in all training scenes, and each component begins at one"
+            "in all training scenes, and each component is initialised at one"
         )
     chosen = neighbours.different(sketches, size)
     return {"lavae.prior": prior.at_encodings(encodings[chosen])}, {"sketches": sketches[chosen]}
 
 
 def _with_near(objects: TrainingObjects, components: np.ndarray) -> inference.LocationPosterior:
-    """Adds the components near each object: those that began at similar objects."""
+    """Adds the components near each object: those initialised at similar objects."""
     is_object = objects.is_object
     number = min(neighbours.NEAR, len(components))
     near = np.zeros((*is_object.shape, number), np.int32)

@@ -1,10 +1,10 @@
 """Grey scenes of objects that touch, pasted together from objects that stand alone.
 
 As in `sleep`, what q should infer from a composed scene is known exactly. Here, images are grey
-(see `normalisation`). The objects are connected components of normalised training images that are
-solid and that no other one touches. A scene shows them at other sizes, brightnesses and angles,
-most of them next to another one. Its background has haze, fibres, specks and noise, which are not
-to be detected.
+(see `normalisation`). The objects are solid connected components of normalised training images,
+without another component that touches them. A scene shows them at different sizes, brightnesses and
+angles, most of them next to another object. Its background has haze, fibres, specks and noise,
+which the location network must not detect.
 """
 
 from collections.abc import Iterable
@@ -30,8 +30,8 @@ SCALE = (0.5, 1.8)
 STRETCH = 0.12  # standard deviation of half the logarithm of an object's height over its width
 BRIGHTNESS = (0.4, 1.4)
 EXTENT = 0.4  # an object consists of the pixels above this share of its brightness
-VISIBLE = 0.2  # the share of an object that must be visible for it to count, and
-LEAST_VISIBLE = 10  # pixels
+VISIBLE = 0.2  # the minimum share of an object that is visible if it counts
+LEAST_VISIBLE = 10  # pixels: the minimum area that is visible if an object counts
 BLUR = 0.9  # pixels, at most
 HAZE = 0.05  # standard deviation, at most
 NOISE = 0.05  # standard deviation, at most
@@ -45,13 +45,14 @@ SURROUNDINGS = 2  # pixels around an object that belong to it
 
 
 def isolated(image: np.ndarray, side: int) -> np.ndarray:
-    """Cuts out the objects of an image that no other one touches.
+    """Cuts out the objects of an image that no other object touches.
 
-    They are solid, whole and smaller than a square, in which they are centred.
+    They are solid, do not touch the border of the image, and fit into a square, in which they are
+    centred.
 
     Args:
         image: a normalised image, [H, W, C].
-        side: of a square, in pixels.
+        side: the side of a square, in pixels.
 
     Returns:
         A square for each object, black around it, [n, side, side, C].
@@ -87,7 +88,7 @@ def collect(batches: Iterable[np.ndarray], side: int, channels: int, number: int
 
     Args:
         batches: batches of normalised images, [B, H, W, C] each.
-        side: of the squares around objects, in pixels; a sprite's size.
+        side: the side of the squares around objects, in pixels: a sprite's size.
         channels: C.
         number: how many objects; if there are fewer, they repeat.
 
@@ -220,7 +221,7 @@ def _draw(chosen: _Chosen, centre, canvas) -> jax.Array:
         at = jnp.arange(canvas[k]) - centre[:, k, None]  # [S, H]
         scale = chosen.scale[:, k, None, None]
         distance = jnp.abs(at[..., None] / scale - (jnp.arange(side) - side // 2))
-        width = jnp.maximum(1 / scale, 1.0)  # a smaller object has means over its pixels
+        width = jnp.maximum(1 / scale, 1.0)  # scaling down averages over pixels
         return jnp.maximum(1 - distance / width, 0) / width  # [S, H, h]
 
     return jnp.einsum("syi,sijc,sxj->syxc", axis(0), chosen.windows, axis(1))
@@ -308,7 +309,7 @@ def _photograph(image, key) -> jax.Array:
 
 
 def _some(make, key, rows, columns) -> jax.Array:
-    """[H, W]: the maximum of up to `DECOYS` fibres or specks, of none in 4 out of 7 scenes."""
+    """[H, W]: the maximum of up to `DECOYS` fibres or specks; 4 out of 7 scenes have none."""
     number_key, key = jax.random.split(key)
     number = jax.random.randint(number_key, (), -DECOYS, DECOYS + 1)
     each = jax.vmap(lambda key: make(key, rows, columns))(jax.random.split(key, DECOYS))

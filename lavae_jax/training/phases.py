@@ -24,7 +24,7 @@ class TrainingImages(Protocol):
     """All training images in order.
 
     Attributes:
-        varies: whether images differ from one reading to the next, as random crops do.
+        varies: whether images differ from one pass to the next, as random crops do.
         is_sample: whether these are a few images instead of all, for timing.
     """
 
@@ -35,8 +35,8 @@ class TrainingImages(Protocol):
         """Reads all images.
 
         Args:
-            reading: the number of this reading; images that vary differ from those of other
-                readings.
+            reading: the index of this pass over the images; those that vary differ from pass to
+                pass.
 
         Yields:
             Batches [B, H, W, C] of one size; the last one is padded.
@@ -50,9 +50,9 @@ class Prepared(NamedTuple):
 
     Attributes:
         params: parts of the parameters that the phase begins with, by their paths.
-        saved: what a resumed run needs to prepare the same again, in the shapes of `Phase.saved`.
-        cache: arrays [N, ...] for all training images; the loss is given those of its batch by
-            name.
+        saved: what a resumed run needs to repeat the preparation, in the shapes of `Phase.saved`.
+        cache: arrays [N, ...] for all training images; the loss is given the batch's part of each
+            by name.
         constants: arrays that the loss is given unchanged, by name.
     """
 
@@ -69,15 +69,16 @@ class Phase(NamedTuple):
         name: its name, by which config.curriculum refers to it.
         steps: the number of its steps; 0 leaves it out.
         loss: (module, x, keys, step, **prepared) -> the loss and metrics, means over the images x
-            [B, H, W, C]. `step` is the number of steps made in this phase before, and `prepared`
-            are the constants and the batch's part of the cache.
+            [B, H, W, C]. `step` is the number of steps completed in this phase so far, and
+            `prepared` are the constants and the batch's part of the cache.
         learning_rates: a schedule for each part that is trained, by the part's path in the tree of
             parameters, such as "lavae.location". Other parts are frozen: they have no gradient and
             no optimiser, and use their batch statistics without changing them.
-        prepare: (module, variables, images, saved, cache) -> what frozen parts make of the training
-            images, computed once instead of at each step, and parameters that the phase begins
-            with. `saved` is None when the phase begins, and what was saved then when a run resumes
-            in it. `cache` is that of the previous phase, if it is in memory.
+        prepare: (module, variables, images, saved, cache) -> what is computed before the phase: the
+            outputs of frozen parts for the training images, so that they need not be computed at
+            each step, and parameters that the phase begins with. `saved` is None when the phase
+            begins; when a run resumes within the phase, it is what was saved at the beginning.
+            `cache` is that of the previous phase, if it is in memory.
         saved: the initial value of what `prepare` saves, in the same shapes.
     """
 
@@ -95,7 +96,7 @@ class Reconstruction(NamedTuple):
     Attributes:
         means: pixel means, [B, H, W, C].
         scene: the inferred scenes, if the model infers objects.
-        sprites: of the scenes' objects, [B, M, h, w, C].
+        sprites: the sprites of the scenes' objects, [B, M, h, w, C].
     """
 
     means: jax.Array
@@ -108,9 +109,9 @@ class Task(NamedTuple):
 
     Attributes:
         module: (train, axis_name) -> the module whose parts `train` are being trained.
-        phases: one after the other.
-        evaluate: (module, x, count, keys) -> metrics of each image, [B] each, or `Masked` where
-            only some images have them; count may be None.
+        phases: the phases, in order.
+        evaluate: (module, x, count, keys) -> metrics of each image, [B] each, or `Masked` for those
+            that are defined for some images only; count may be None.
         reconstruct: (module, x) -> the reconstructions of images.
     """
 
@@ -151,7 +152,7 @@ class Task(NamedTuple):
         """Finds the phase of the next step.
 
         Args:
-            step: steps made so far, fewer than all.
+            step: steps completed so far, fewer than `num_steps`.
 
         Returns:
             The phase.
@@ -159,10 +160,10 @@ class Task(NamedTuple):
         return next(phase for phase in self.phases if step < self.end_of(phase))
 
     def is_boundary(self, step: int) -> bool:
-        """Tells whether a phase begins or ends at a step.
+        """Checks whether a phase begins or ends at a step.
 
         Args:
-            step: steps made so far.
+            step: steps completed so far.
 
         Returns:
             Whether that is the beginning or the end of a phase.

@@ -18,7 +18,9 @@ def temperature(config: ConfigDict) -> optax.Schedule:
 
 
 def auxiliary_weight(warmup: ConfigDict) -> optax.Schedule:
-    """Makes the schedule of the auxiliary loss's weight, linear to 0 while the warm-up is annealed.
+    """Makes the schedule of the auxiliary loss's weight.
+
+    It is constant at first, and falls linearly to 0 while the warm-up is annealed.
 
     Args:
         warmup: the settings of the warm-up: `auxiliary_weight`, `steps` and `anneal_steps`.
@@ -54,8 +56,8 @@ def _annealed(warmup: ConfigDict, start: float, end: float) -> optax.Schedule:
     constant = warmup.steps - warmup.anneal_steps
     if constant < 0:
         raise ValueError(
-            f"config.curriculum.warmup.anneal_steps={warmup.anneal_steps} is more than its "
-            f"steps={warmup.steps}, which include them"
+            f"config.curriculum.warmup.anneal_steps={warmup.anneal_steps} must be at most "
+            f"config.curriculum.warmup.steps={warmup.steps}, which include the annealing"
         )
     # With 0 steps, optax would never leave `start`.
     return optax.linear_schedule(start, end, max(warmup.anneal_steps, 1), constant)
@@ -74,7 +76,7 @@ def beta(config: ConfigDict) -> optax.Schedule:
 
 
 def exponential(config: ConfigDict) -> optax.Schedule:
-    """Makes a learning rate that falls exponentially, by the factor decay_rate in decay_steps.
+    """Makes a learning rate that falls exponentially: times decay_rate every decay_steps steps.
 
     Args:
         config: `learning_rate`, `decay_rate` and `decay_steps`.
@@ -102,7 +104,7 @@ def learning_rate(config: ConfigDict, steps: int) -> optax.Schedule:
 
     Args:
         config: `learning_rate` and `schedule`, "constant" or "cosine".
-        steps: of the run, at the end of which the cosine reaches 0.
+        steps: the steps of the run, at whose end the cosine reaches 0.
 
     Returns:
         The learning rate as a function of the step.
@@ -122,10 +124,10 @@ def learning_rate(config: ConfigDict, steps: int) -> optax.Schedule:
 
 
 def after(start: int, schedule: optax.Schedule) -> optax.Schedule:
-    """Makes a schedule of the rest of another one.
+    """Makes a schedule that continues another one from a given step.
 
     Args:
-        start: the step at which the rest begins.
+        start: the step from which it continues.
         schedule: the whole schedule.
 
     Returns:

@@ -9,8 +9,9 @@ from typing import Any
 class StopRequest:
     """A context in which SIGTERM and SIGINT let the loop finish its step first.
 
-    Python's own handlers wait until XLA returns, which may take minutes of compilation. So each
-    signal wakes a thread, which reports it at once. A second Ctrl-C ends the process immediately.
+    Python's own handlers run only when XLA returns, which may take minutes during compilation. Each
+    signal therefore wakes a thread, which reports it at once. A second Ctrl-C ends the process
+    immediately.
 
     Attributes:
         signal: the number of the signal received, if any.
@@ -45,11 +46,11 @@ class StopRequest:
 
     def _note(self, number: int) -> None:
         if self.signal is not None and number == signal.SIGINT:
-            _print("stopped at once; the newest checkpoint is whole")
+            _print("stopped at once; the newest checkpoint is intact")
             os._exit(128 + number)
         self.signal = number
-        again = " (Ctrl-C once more: at once, without it)" if number == signal.SIGINT else ""
-        _print(f"asked to stop: the step is finished and a checkpoint written first{again}")
+        again = " (Ctrl-C again stops at once, without these)" if number == signal.SIGINT else ""
+        _print(f"stop requested: finishing this step and writing a checkpoint first{again}")
 
 
 def _print(text: str) -> None:

@@ -34,8 +34,9 @@ def isolated(
 ) -> tuple[jax.Array, jax.Array]:
     """Finds the detected objects that stand alone.
 
-    A square shows an object, all of it and nothing else, if it is not empty, no other object is
-    within a sprite's size, and its surroundings are empty and on the canvas.
+    A square around a detected pixel shows one whole object and nothing else if the square is not
+    empty, no other object is within a sprite's size, and the pixels that surround the square are
+    empty and on the canvas.
 
     Args:
         settings: LAVAE's settings.
@@ -146,7 +147,7 @@ def compose(
     """Composes a scene for each key.
 
     The number of objects is uniform on 0..S, and their locations are from p(z_loc | n). Where
-    objects overlap, the last one is in front; for binary images of one colour, that is their union.
+    objects overlap, the last one is in front; in binary images of one colour, they form a union.
 
     Args:
         objects: isolated objects, [K, h, h, C].
@@ -231,7 +232,7 @@ def appearance_loss(
 def _surround(objects, key, window, max_neighbours, augmented_share):
     """A window [w, w, C] with an object in its middle, without and with its neighbours."""
     side = objects.shape[1]
-    wide = window + 2 * (side // 2)  # so that others can reach in from outside
+    wide = window + 2 * (side // 2)  # so that neighbours outside can reach into the window
     front_key, key = jax.random.split(key)
     scene = _compose(objects, key, (wide, wide), 1 + max_neighbours, augmented_share)
     # The first object is in the middle. In an empty scene, it is one without neighbours.

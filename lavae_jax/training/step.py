@@ -22,11 +22,11 @@ class TrainState(NamedTuple):
     """The state of a run.
 
     Attributes:
-        step: steps made so far.
+        step: steps completed so far.
         params: the parameters.
         batch_stats: the batch statistics.
         opt_state: the state of the optimiser of each part, by the part's path.
-        saved: what phases saved when they began, by their names.
+        saved: what each phase saved when it began, by the phase's name.
     """
 
     step: jax.Array
@@ -55,9 +55,10 @@ def init_state(task: Task, key: chex.PRNGKey) -> TrainState:
     return TrainState(step, params, variables["batch_stats"], opt_state, saved)
 
 
-# Adamax (App. B). Phases have the learning rates. Each part has an optimiser of its own, so
-# that its moments last from one phase to the next. With optax.partition, frozen parts would have
-# gradients, and every phase would have a state of another structure.
+# Adamax (App. B), without the learning rates, which belong to the phases. Each part has its own
+# optimiser, so that its moments carry over from one phase to the next. With optax.partition, the
+# gradients of frozen parts would be computed, and the structure of the state would differ between
+# phases.
 _OPTIMIZER = optax.scale_by_adamax()
 
 
@@ -99,8 +100,8 @@ def make_train_step(
 
     A batch has the `image`, and what the phase has prepared: the batch's part of the cache, and the
     constants. A step whose loss or gradient is not finite leaves the state unchanged, except for
-    `step`. `stop` is whether the process received a request to stop; the metric `stop` is whether
-    any process did.
+    `step`. The argument `stop` is whether this process received a request to stop; the metric
+    `stop` is whether any process did.
 
     Args:
         task: the model and its phases.
@@ -155,7 +156,7 @@ def make_train_step(
 
 
 def _norm(tree: Any) -> jax.Array:
-    """The norm of all numbers together, by products, since XLA does not vectorise sums on a CPU."""
+    """The joint norm of all arrays, by dot products: XLA does not vectorise sums on a CPU."""
     exact = lax.Precision.HIGHEST
     return jnp.sqrt(sum(jnp.vdot(a, a, precision=exact) for a in jax.tree.leaves(tree)))
 
@@ -169,9 +170,9 @@ def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None
         devices: the devices to run on; None for all.
 
     Returns:
-        (params, batch_stats, batch, number of the batch), each with a leading axis of devices, ->
-        for each metric, its sum over the images of all devices that have it, and the number of
-        these images.
+        A function of (params, batch_stats, batch, index of the batch), each with a leading axis of
+        devices. It returns, for each metric, the sum over the images of all devices for which the
+        metric is defined, and the number of these images.
     """
     evaluate = model.bind(task.evaluate, task.module((), AXIS))
 

@@ -1,4 +1,4 @@
-"""The task that a config describes: to train LAVAE, or the baseline."""
+"""The task that a config describes: training LAVAE or training the baseline."""
 
 from ml_collections import ConfigDict
 

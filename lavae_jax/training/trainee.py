@@ -1,4 +1,4 @@
-"""The module that LAVAE's training trains: LAVAE and the auxiliary VAE of its warm-up."""
+"""The module that is trained: LAVAE and the auxiliary VAE of its warm-up."""
 
 import flax.linen as nn
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ class Trainee(nn.Module):
         settings: LAVAE's settings.
         auxiliary_settings: the auxiliary VAE's settings.
         train: the parts that are being trained, such as "lavae.location" or "auxiliary".
-        axis_name: the axis of devices over which batch statistics are averaged, if any.
+        axis_name: the device axis over which batch statistics are taken; None for one device.
     """
 
     settings: LavaeSettings
@@ -24,6 +24,7 @@ class Trainee(nn.Module):
     axis_name: str | None = None
 
     def setup(self):
+        """Creates both models."""
         inside = tuple(p.removeprefix("lavae.") for p in self.train if p.startswith("lavae."))
         self.lavae = LAVAE(self.settings, inside, self.axis_name)
         self.auxiliary = self.auxiliary_settings.build("auxiliary" in self.train, self.axis_name)

@@ -15,7 +15,7 @@ let abouts = {}; // descriptions of the models, by name
 let about = null; // description of the chosen model
 let image = null; // the image that is decomposed
 let first = null; // the scene inferred from it
-let unedited = null; // a promise of the scene inferred from that scene's rendering
+let unedited = null; // a promise of the scene inferred from the rendering of `first`
 let again = null; // the scene inferred from the edited rendering; null until it is known
 let others = null; // how the objects that were not edited changed
 let original = []; // objects before all edits
@@ -23,8 +23,8 @@ let objects = []; // of the edited scene: row, column, appearance, sprite
 let selected = -1;
 let past = [], future = []; // lists of objects
 let colour = 6; // bits of blue, green and red, less 1
-let shown = 0, asked = 0; // numbers of scenes and of edits: only the newest answer counts
-let busy = false; // while an image is decomposed, the old scene cannot be edited
+let shown = 0, asked = 0; // counters of scenes and of edits: answers to older ones are ignored
+let busy = false; // true while an image is decomposed: the old scene cannot be edited then
 
 // --- messages ------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ async function attempt(action) {
 class Stale extends Error {} // an answer that is out of date
 
 onConnection({
-  lost: () => { say("Connection lost"); complain(new Error("The server does not answer; the page continues when it does.")); },
+  lost: () => { say("Connection lost"); complain(new Error("The server does not answer. The page reconnects as soon as it does.")); },
   back: () => attempt(async () => {
     const [{ name }] = await refreshModels();
     if (!about || !abouts[about.name]) return start(name);
@@ -158,7 +158,7 @@ async function addOne() {
   });
 }
 
-// The location farthest from all objects; of equal ones, that nearest to the middle.
+// The location farthest from all objects; of equally far ones, the one nearest to the middle.
 function emptiest() {
   const [height, width] = about.canvas, half = about.sprite_size >> 1;
   if (!objects.length) return [height >> 1, width >> 1];
@@ -198,7 +198,7 @@ async function swapChosen() {
   await edit(() => swap(selected, Number(other)));
 }
 
-// Sets the appearance of the selected object; `settled` when the user releases the slider.
+// Sets the appearance of the selected object; `settled` is true once the user releases the slider.
 let looks = 0;
 async function setAppearance(appearance, settled) {
   const number = ++looks, object = objects[selected];
@@ -366,9 +366,9 @@ function drawThoughts() {
 
 function described({ lost, extra, alone, moved, changed }) {
   const found = lost ? `${lost} of ${objects.length} objects not found again` : "All objects found again";
-  const more = extra ? `, and ${extra} that should not be there` : "";
-  const rest = alone ? ` Those left alone (${alone}) moved by ${moved.toFixed(2)} pixels, and their looks `
-    + `changed by ${changed.toFixed(2)} spreads.` : "";
+  const more = extra ? `, and ${extra} found where there is none` : "";
+  const rest = alone ? ` Unedited objects (${alone}) moved by ${moved.toFixed(2)} pixels on average, and their `
+    + `appearances changed by ${changed.toFixed(2)} standard deviations.` : "";
   return `${found}${more}.${rest}`;
 }
 
@@ -544,7 +544,7 @@ async function restore({ model, objects: kept }) {
   choose(model);
   if (kept.length > about.slots) throw new Error(`A scene has at most ${about.slots} objects.`);
   if (kept.some(({ appearance }) => appearance.length !== about.latent_size)) {
-    throw new Error("The scene was made with another model of the same name.");
+    throw new Error("The scene was made with a different model of the same name.");
   }
   const looks = await Promise.all(kept.map(({ appearance }) => ask("appearance",
     { model, kind: "decode", appearance })));
@@ -617,7 +617,7 @@ function choose(name) {
   $("fresh").disabled = !about.fresh;
   makeSliders();
   $("colours").hidden = about.channels === 1;
-  shown++; // answers still to come are from another model
+  shown++; // pending answers are from another model
   asked++;
   busy = false;
   past = [];

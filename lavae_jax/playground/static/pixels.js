@@ -46,7 +46,7 @@ export function compose(about, objects) {
   return sum;
 }
 
-// The most likely image of a scene, which is decomposed again.
+// The most likely binary image of a scene: pixels with a mean above one half are foreground.
 export function lit(about, objects) {
   const [height, width] = about.canvas;
   const pixels = Uint8Array.from(compose(about, objects), (value) => (value > 0.5 ? 1 : 0));

@@ -49,7 +49,7 @@ export function fromLink(hash) {
     });
     return { model: decodeURIComponent(model), objects };
   } catch {
-    throw new Error("The link does not hold a scene.");
+    throw new Error("The link does not contain a scene.");
   }
 }
 
@@ -78,7 +78,7 @@ function distance(about, a, b) {
   return Math.sqrt(here.reduce((sum, v, k) => sum + (v - there[k]) ** 2, 0) / here.length);
 }
 
-// For each object, the nearest inferred one within half a sprite; each of these is used once.
+// For each object, the nearest inferred one within half a sprite; each inferred one is used once.
 function matched(about, objects, found) {
   const left = [...found];
   return objects.map((object) => {

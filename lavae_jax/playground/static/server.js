@@ -1,4 +1,4 @@
-// Requests to the server. If the connection is lost, it is tried again until the server answers.
+// Requests to the server. If the connection is lost, the page retries until the server answers.
 
 const listeners = { lost: () => {}, back: () => {} };
 const PATIENCE = 30_000, PULSE = 5_000; // milliseconds
@@ -32,7 +32,7 @@ async function wait() {
   }
 }
 
-// Notices a lost connection also while there are no requests.
+// Detects a lost connection even while there are no requests.
 setInterval(() => { if (!lost && !document.hidden) answer("/models").catch(() => {}); }, PULSE);
 
 export const models = () => answer("/models");
