@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 from lavae_jax import (
     batching,
     decomposition,
+    duplicates,
     generative,
     inference,
     likelihoods,
@@ -222,14 +223,17 @@ class _Trained:
 
     # --- the bound ---------------------------------------------------------------
 
-    def _bound(self, function, x, num_samples, key, indices, progress) -> Bound:
+    def _bound(self, function, inputs, num_samples, key, indices, progress) -> Bound:
+        """Computes function(model, x, keys, ...) for the inputs (x, ...)."""
+        x, *more = inputs
         indices = range(len(x)) if indices is None else indices
         if len(indices) != len(x):
             raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
         # Ten times as many samples are processed at once as images are by other methods.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
-        return self._run(function, x, _image_keys(key, indices), batch_size=size, progress=progress)
+        inputs = (x, _image_keys(key, indices), *more)
+        return self._run(function, *inputs, batch_size=size, progress=progress)
 
     def _of_one_size(self, images):
         x = self._seen_or_traced(images)
@@ -299,10 +303,11 @@ class Model(_Trained):
     ) -> Scene | list[Scene]:
         """Decomposes images into objects.
 
-        The locations are the peaks of h_loc that f_count counts, the most probable first. The
-        appearances are the means of q(z_app | z_loc, x). Where objects may hide others (composition
-        "over"), they are ordered from back to front. With a key, locations and appearances are a
-        sample of q instead.
+        The locations are the peaks of h_loc that f_count counts, the most probable first, without
+        second peaks of one object (see `duplicates`). The appearances are the means of
+        q(z_app | z_loc, x). Where objects may hide others (composition "over", in colour), they are
+        ordered from back to front. With a key, locations and appearances are a sample of q instead.
+        With a key and under jit, second peaks are kept, and objects have no order of depth.
 
         Args:
             images: raw images; see `preprocess`.
@@ -333,10 +338,7 @@ class Model(_Trained):
             return self._infer_traced(x, max_objects, min_score)
         detected = self._detect(x, keep_maps=False)
         self._warn_if_implausible(x, detected)
-        selected = [decomposition.select(one, limit, min_score) for one in detected]
-        appearance = self.describe(x, selected)
-        if self.settings.composition == "over":
-            selected, appearance = self._arrange(x, selected, appearance)
+        selected, appearance = self._select_and_describe(x, detected, limit, min_score)
         slots = None if limit == math.inf else limit
         if isinstance(x, list):
             both = zip(selected, appearance, strict=True)
@@ -356,22 +358,40 @@ class Model(_Trained):
         return self._detect(self.preprocess(images), keep_maps)
 
     def decompose(
-        self, x: Sequence[np.ndarray], max_objects: float = math.inf, min_score: float = 0.0
+        self,
+        x: Sequence[np.ndarray],
+        max_objects: float = math.inf,
+        min_score: float = 0.0,
+        keep_maps: bool = False,
     ) -> tuple[list[Detections], list[np.ndarray]]:
-        """Detects, selects and describes the objects of preprocessed images; see `decomposition`.
+        """Detects, selects and describes the objects of preprocessed images.
 
         Args:
             x: preprocessed images [H, W, C] of any size.
             max_objects: the largest number of objects in an image.
-            min_score: the minimum probability of an object.
+            min_score: the least probability of an object.
+            keep_maps: whether to return the log-odds of an object at every pixel, too.
 
         Returns:
-            For each image, its objects and their appearances [n, L].
+            For each image, its objects, in the order of `infer`, and their mean appearances [n, L].
         """
-        detected = [
-            decomposition.select(one, max_objects, min_score) for one in self._detect(x, False)
-        ]
-        return detected, self.describe(x, detected)
+        return self._select_and_describe(x, self._detect(x, keep_maps), max_objects, min_score)
+
+    def _select_and_describe(
+        self, x, detected: Sequence[Detections], max_objects: float, min_score: float
+    ) -> tuple[list[Detections], list[np.ndarray]]:
+        resolves = self.settings.resolve_radius > 0
+        most = math.inf if resolves else max_objects
+        selected = [decomposition.select(one, most, min_score) for one in detected]
+        described = decomposition.describe(self._run, self.settings, x, selected)
+        if resolves:
+            selected, described = duplicates.drop(self._run, self.settings, x, selected, described)
+            selected = [decomposition.select(one, max_objects) for one in selected]
+        both = zip(selected, described, strict=True)
+        means = [appearances.mean[: len(one.location)] for one, appearances in both]
+        if self.settings.composition == "over" and self.channels > 1:
+            return self._arrange(x, selected, means)
+        return selected, means
 
     def _arrange(self, x, detected, appearance) -> tuple[list[Detections], list[np.ndarray]]:
         """Sorts objects and appearances from back to front."""
@@ -387,18 +407,6 @@ class Model(_Trained):
             for one, k in zip(detected, order, strict=True)
         ]
         return ordered, [z[k] for z, k in zip(appearance, order, strict=True)]
-
-    def describe(self, x: Sequence[np.ndarray], detected: Sequence[Detections]) -> list[np.ndarray]:
-        """Encodes the appearances of detected objects.
-
-        Args:
-            x: preprocessed images [H, W, C] of any size.
-            detected: the objects of each image.
-
-        Returns:
-            For each image, the mean appearances [n, L].
-        """
-        return decomposition.describe(self._run, self.settings, x, detected)
 
     def _detect(self, x, keep_maps):
         return decomposition.detect(self._run, self.settings, x, self.batch_size, keep_maps)
@@ -445,12 +453,22 @@ class Model(_Trained):
         num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
+        most = self.settings.max_objects
+        if is_traced(x):
+            bound = _lavae_bound(num_samples, max_objects or most)
+            return self._bound(bound, (x,), num_samples, key, indices, progress)
+        resolves = self.settings.resolve_radius > 0 and self.settings.support == "peaks"
+        detected = []
+        if resolves:
+            detected = self.decompose(x, most)[0]
+        elif max_objects is None:
+            detected = self._detect(x, keep_maps=False)
         if max_objects is None:
-            max_objects = self.settings.max_objects
-            if not is_traced(x):
-                max_objects = max((len(one.location) for one in self._detect(x, False)), default=0)
-        slots = _round_up(max_objects, self.settings.max_objects)
-        return self._bound(_lavae_bound(num_samples, slots), x, num_samples, key, indices, progress)
+            max_objects = max((len(one.location) for one in detected), default=0)
+        slots = _round_up(max_objects, most)
+        inputs = (x, _posterior(detected, slots)) if resolves else (x,)
+        bound = _lavae_bound(num_samples, slots)
+        return self._bound(bound, inputs, num_samples, key, indices, progress)
 
     def render(self, scene: Scene) -> jax.Array:
         """Renders scenes.
@@ -748,7 +766,8 @@ class Baseline(_Trained):
         """
         num_samples = whole_number("num_samples", num_samples, 1)
         x = self._bound_images(images)
-        return self._bound(_baseline_bound(num_samples), x, num_samples, key, indices, progress)
+        bound = _baseline_bound(num_samples)
+        return self._bound(bound, (x,), num_samples, key, indices, progress)
 
     def reconstruct(self, images) -> jax.Array:
         """Reconstructs images.
@@ -786,7 +805,10 @@ def _infer(max_objects: int) -> Callable:
 
 @functools.lru_cache(maxsize=64)
 def _lavae_bound(num_samples: int, num_slots: int) -> Callable:
-    return functools.partial(objective.bound, num_samples=num_samples, num_slots=num_slots)
+    def bound(lavae, x, keys, located=None):
+        return objective.bound(lavae, x, keys, num_samples, num_slots, located)
+
+    return bound
 
 
 @functools.lru_cache(maxsize=64)
@@ -805,6 +827,21 @@ def _prior_scenes(canvas: tuple[int, int]) -> Callable:
 @functools.lru_cache(maxsize=64)
 def _baseline_samples(canvas: tuple[int, int]) -> Callable:
     return functools.partial(vae.sample_prior, canvas=canvas)
+
+
+def _posterior(detected: Sequence[Detections], slots: int) -> inference.LocationPosterior:
+    """q(n | x) and q(z_loc | n, x) of selected detections, of which all orders are equally likely.
+
+    Images with more objects than slots have those of their most probable objects.
+    """
+    count = np.array([min(len(one.location), slots) for one in detected], np.int32)
+    pixel = np.zeros((len(detected), slots), np.int32)
+    for b, one in enumerate(detected):
+        rows, columns = one.location[: count[b]].T
+        pixel[b, : count[b]] = rows * one.canvas[1] + columns
+    is_peak = np.arange(slots) < count[:, None]
+    logits = np.where(is_peak, 0, -inference.OFF_PEAK).astype(np.float32)
+    return inference.LocationPosterior(count, logits, pixel)
 
 
 def _round_up(count: int, most: int) -> int:

@@ -4,6 +4,8 @@
     select      which peaks are objects
     describe    the appearance network, once for each object: z_app from the window around it
 
+Where a model tells second detections of one object from two objects, `duplicates.drop` follows.
+
 Everything that uses a trained model takes this path: arrays, folders, images of different sizes,
 large images, evaluation and the playground. Training has compiled, differentiable forms of the same
 steps in `inference`.
@@ -227,10 +229,22 @@ def whole_number(name: str, value: Any, least: int) -> int:
 # --- describe ----------------------------------------------------------------
 
 
+class Appearances(NamedTuple):
+    """q(z_app | z_loc, x) of the objects of one image.
+
+    Attributes:
+        mean: [n, L].
+        kl: KL(q(z_app | z_loc, x) || N(0, I)), [n].
+    """
+
+    mean: np.ndarray
+    kl: np.ndarray
+
+
 def describe(
     run: Run, settings: LavaeSettings, images: Images, detected: Sequence[Detections]
-) -> list[np.ndarray]:
-    """Infers the mean appearances of detected objects.
+) -> list[Appearances]:
+    """Infers the appearances of detected objects.
 
     Args:
         run: computes functions of the model; see `Run`.
@@ -239,7 +253,7 @@ def describe(
         detected: the detections of each image.
 
     Returns:
-        The mean appearances of each image, [n, L].
+        The appearances of each image's objects.
     """
     radius = settings.appearance.radius
     windows = [
@@ -248,8 +262,9 @@ def describe(
     ]
     none = np.zeros((0, 2 * radius + 1, 2 * radius + 1, settings.channels), np.float32)
     together = np.concatenate([none, *windows])
-    encoded = run(_mean_appearances, together, batch_size=OBJECTS_AT_ONCE, least=FEW_OBJECTS)
-    return split(encoded, [len(part) for part in windows])
+    encoded = run(_appearances, together, batch_size=OBJECTS_AT_ONCE, least=FEW_OBJECTS)
+    parts = (split(values, [len(part) for part in windows]) for values in encoded)
+    return [Appearances(*each) for each in zip(*parts, strict=True)]
 
 
 def split(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
@@ -283,8 +298,9 @@ def cut_windows(image: np.ndarray, centres: np.ndarray, radius: int) -> np.ndarr
     return np.moveaxis(windows[centres[:, 0], centres[:, 1]], 1, -1).astype(np.float32)
 
 
-def _mean_appearances(lavae: LAVAE, windows: jax.Array) -> jax.Array:
-    return gaussian.from_features(lavae.appearance(windows)[:, 0, 0]).mean
+def _appearances(lavae: LAVAE, windows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    q_app = gaussian.from_features(lavae.appearance(windows)[:, 0, 0])
+    return q_app.mean, gaussian.kl_to_standard(q_app).sum(-1)
 
 
 def depth_order(sprites: np.ndarray, location: np.ndarray, image: np.ndarray) -> np.ndarray:

@@ -54,6 +54,11 @@ GOOD_FOR_MIXTURE = (
 GOOD_FOR_BASELINE = "Comparing the likelihood of LAVAE with that of a VAE without objects."
 NO_OVERLAP = "Objects that touch or overlap: the location network was trained on separate objects."
 NO_GREY = "Grey levels: each pixel is foreground or background."
+GOOD_FOR_GREY = (
+    "Counting, locating and outlining objects like those of the training images, also where they "
+    "touch. Images are zoomed by the size of the objects that they show."
+)
+NO_DEBRIS = "Telling objects from debris of their size and brightness."
 NO_OTHER_OBJECTS = (
     "Objects unlike those of the training set, or of another size: many are counted and located, "
     "but their reconstructions and likelihoods are poor."
@@ -109,6 +114,8 @@ def _uses(config: ConfigDict) -> tuple[list[str], list[str]]:
     """Intended uses and limitations of a model."""
     if config.kind != "lavae":
         return [GOOD_FOR_BASELINE], [NO_OBJECTS, NO_GREY]
+    if config.dataset.get("levels") == "grey":
+        return [GOOD_FOR_GREY], [NO_DEBRIS, NO_OTHER_OBJECTS]
     good_for, not_good_for = [GOOD_FOR_LAVAE.format(size=config.model.sprite_size)], []
     if config.model.get("prior", {}).get("kind") == "mixture":
         good_for.append(GOOD_FOR_MIXTURE)

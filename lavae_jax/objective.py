@@ -169,7 +169,12 @@ class Bound(NamedTuple):
 
 
 def bound(
-    lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
+    lavae: LAVAE,
+    x: jax.Array,
+    keys: chex.PRNGKey,
+    num_samples: int,
+    num_slots: int | None = None,
+    located: LocationPosterior | None = None,
 ) -> Bound:
     """Computes the importance-weighted bound on log p(x).
 
@@ -179,15 +184,21 @@ def bound(
         keys: random keys, [B].
         num_samples: K, importance samples for each image.
         num_slots: at least the largest count; None for M.
+        located: q(n | x) and q(z_loc | n, x), if known; the location network is then not run.
 
     Returns:
         The bound.
     """
-    return Bound.of_samples(*log_weights(lavae, x, keys, num_samples, num_slots))
+    return Bound.of_samples(*log_weights(lavae, x, keys, num_samples, num_slots, located))
 
 
 def log_weights(
-    lavae: LAVAE, x: jax.Array, keys: chex.PRNGKey, num_samples: int, num_slots: int | None = None
+    lavae: LAVAE,
+    x: jax.Array,
+    keys: chex.PRNGKey,
+    num_samples: int,
+    num_slots: int | None = None,
+    located: LocationPosterior | None = None,
 ) -> tuple[jax.Array, Terms]:
     """Computes importance weights of exact samples z ~ q(z | x).
 
@@ -197,6 +208,7 @@ def log_weights(
         keys: random keys, [B].
         num_samples: K, samples for each image.
         num_slots: at least the largest count; None for M.
+        located: q(n | x) and q(z_loc | n, x), if known; the location network is then not run.
 
     Returns:
         log p(x, z) - log q(z | x), [K, B], and the terms of the ELBO, [K, B] each.
@@ -206,7 +218,7 @@ def log_weights(
         return jnp.tile(a, (num_samples, *[1] * (a.ndim - 1)))
 
     # What belongs to the image is computed once, then repeated.
-    located = jax.tree.map(repeat, inference.infer_locations(lavae, x))
+    located = jax.tree.map(repeat, located or inference.infer_locations(lavae, x))
     count = located.count
     budget = Budget.for_everything(num_slots or lavae.settings.max_objects, len(count))
     keys = jax.vmap(lambda key: jax.random.split(key, num_samples), out_axes=1)(keys).ravel()

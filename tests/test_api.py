@@ -384,11 +384,11 @@ def test_an_image_costs_one_pass_of_each_network(model, monkeypatch):
     images = [IMAGES[0], IMAGES[1, :15], IMAGES[2]]
     scenes = model.infer(images)
     objects = sum(int(scene.count[0]) for scene in scenes)
-    assert passes == {"_log_odds_and_peaks": 3, "_mean_appearances": objects}
+    assert passes == {"_log_odds_and_peaks": 3, "_appearances": objects}
     passes.clear()
     records = lavae_jax.analyse(model, images)
     assert [len(record["objects"]) for record in records] == [int(s.count[0]) for s in scenes]
-    assert passes == {"_log_odds_and_peaks": 3, "_mean_appearances": objects, "_sprites": objects}
+    assert passes == {"_log_odds_and_peaks": 3, "_appearances": objects, "_sprites": objects}
 
 
 def test_methods_are_pure_functions_under_jit_and_grad(model, scene):

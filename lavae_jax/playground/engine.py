@@ -255,6 +255,7 @@ class Engine:
             "max_objects": settings.max_objects,
             "slots": self._slots(model),
             "prior": settings.prior.kind,
+            "composition": settings.composition,
             "canvas": list(self.canvas(name)),
             "fresh": self._draw(name, 1, 0) is not None,
             "mean": mean.tolist(),
@@ -368,10 +369,8 @@ class Engine:
         model = self.model(name)
         images = self._images(name, requests)
         batch = self._filled_up(name, *images)
-        found = model.detect(batch, keep_maps=True)
-        slots = self._slots(model)
-        kept = [decomposition.select(one, max_objects=slots) for one in found]
-        appearances = model.describe(batch, kept)
+        seen, slots = model.preprocess(batch), self._slots(model)
+        kept, appearances = model.decompose(seen, slots, keep_maps=True)
         drawn = model.decode(np.concatenate(appearances))
         sprites = decomposition.split(drawn, [len(z) for z in appearances])
         # So that neither an image's bound nor what is compiled depends on concurrent requests.
@@ -388,7 +387,7 @@ class Engine:
                     }
                     for k in range(len(kept[b].location))
                 ],
-                "heat": as_bytes(scipy.special.expit(found[b].log_odds_map)),
+                "heat": as_bytes(scipy.special.expit(kept[b].log_odds_map)),
                 "log_p": round(float(bound.log_p[b]), 2),
                 "terms": {k: round(float(v[b]), 2) for k, v in terms.items()},
             }

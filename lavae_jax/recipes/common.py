@@ -287,7 +287,12 @@ def lavae_cpu(
 
 
 def lavae_sleep(
-    config: ConfigDict, *, steps: int = 4_500, steps_again: int = 0, **cpu: int
+    config: ConfigDict,
+    *,
+    steps: int = 4_500,
+    steps_again: int = 0,
+    resolve: bool = True,
+    **cpu: int,
 ) -> None:
     """For two CPU cores and objects that touch: like `cpu`, but q also learns from composed scenes.
 
@@ -504,6 +509,8 @@ def follow_sprite_size(config: ConfigDict) -> None:
             break
     if "exclusion_radius" in config.model:
         config.model.exclusion_radius = sprite // 2
+    if "resolve_radius" in config.model:
+        config.model.resolve_radius = sprite // 3
     if "window" in config.model.appearance:
         config.model.appearance.window = sprite // 2 * 2 + 5  # odd
     if config.auxiliary.space_to_depth > 1:

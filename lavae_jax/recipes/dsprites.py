@@ -1,5 +1,7 @@
 """LAVAE on multi-dSprites. See configs/dsprites.py."""
 
+import functools
+
 from lavae_jax.recipes import common
 
 
@@ -20,4 +22,6 @@ def get_config(recipe: str = common.BY_DEVICE):
         location_learning_rate=5e-4,
     )
     recipes = common.lavae_recipes({"components": 6_000}, appearance_steps=40_000)
+    # What is left of an object behind another one is too little for the likelihood to decide.
+    recipes["sleep"] = functools.partial(recipes["sleep"], resolve=False)
     return common.make(config, recipe, **recipes)

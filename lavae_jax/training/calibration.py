@@ -22,6 +22,7 @@ from lavae_jax.training.trainee import Trainee
 SCENES, BATCH = 2_048, 64
 SEED = 32  # of the scenes; an arbitrary choice
 LOWEST = -10.0  # peaks with lower log-odds are ignored
+NEAR = 2  # pixels: a peak may always be that far from its object
 
 Compose = Callable[[jax.Array, chex.PRNGKey], ComposedScenes]  # (objects, keys) -> scenes
 
@@ -56,7 +57,7 @@ def fit(
     log_odds, is_object = [], []
     for keys in jax.random.split(jax.random.key(SEED), (SCENES // BATCH, BATCH)):
         for scene in zip(*map(np.asarray, observe(variables, objects, keys)), strict=True):
-            judged = judge(*scene, settings.peak_radius)
+            judged = judge(*scene, max(settings.peak_radius, NEAR))
             log_odds.append(judged[0])
             is_object.append(judged[1])
     scale, shift = fit_logistic(np.concatenate(log_odds), np.concatenate(is_object))

@@ -216,7 +216,7 @@ class RunFiles:
 
 
 class NoFiles(RunFiles):
-    """The files of a process other than 0, which neither reads nor writes."""
+    """The files of a process that neither reads nor writes: not process 0, or a forecast."""
 
     def load_newest(self):
         """Loads nothing, since process 0 broadcasts its checkpoint.

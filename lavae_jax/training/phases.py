@@ -86,7 +86,7 @@ class Phase(NamedTuple):
     steps: int
     loss: Callable[..., tuple[jax.Array, Metrics]]
     learning_rates: Mapping[str, optax.Schedule]
-    prepare: Callable[[nn.Module, Variables, TrainingImages, Any], Prepared] | None = None
+    prepare: Callable[..., Prepared] | None = None
     saved: Any = None
 
 

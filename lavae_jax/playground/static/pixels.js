@@ -27,9 +27,11 @@ export function pack({ height, width, channels, pixels }) {
   return { height, width, channels, bits: toBase64(packed) };
 }
 
-// λ: the sum of the objects' sprites, each at its location.
+// λ: the objects' sprites, each at its location, as the model composes them. With "over", the
+// brightest channel of a sprite is its opacity, and later objects are in front.
 export function compose(about, objects) {
   const [height, width] = about.canvas, c = about.channels, size = about.sprite_size;
+  const hides = about.composition === "over";
   const sum = new Float32Array(height * width * c), half = size >> 1;
   for (const { row, column, sprite } of objects) {
     for (let y = 0; y < size; y++) {
@@ -39,7 +41,8 @@ export function compose(about, objects) {
         const q = column - half + x;
         if (q < 0 || q >= width) continue;
         const from = (y * size + x) * c, to = (r * width + q) * c;
-        for (let k = 0; k < c; k++) sum[to + k] += sprite[from + k] / 255;
+        const opacity = hides ? Math.max(...sprite.slice(from, from + c)) / 255 : 0;
+        for (let k = 0; k < c; k++) sum[to + k] = sum[to + k] * (1 - opacity) + sprite[from + k] / 255;
       }
     }
   }
