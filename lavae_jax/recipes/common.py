@@ -289,7 +289,7 @@ def lavae_cpu(
 def lavae_sleep(
     config: ConfigDict,
     *,
-    steps: int = 4_500,
+    steps: int = 9_000,
     steps_again: int = 0,
     resolve: bool = True,
     **cpu: int,
