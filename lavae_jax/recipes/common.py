@@ -301,11 +301,14 @@ def lavae_sleep(
         steps: the steps of the phase `sleep`.
         steps_again: the steps of the phase `sleep_again`, for training images whose objects
             overlap; 0 for no such phase.
+        resolve: whether the likelihood decides which of close peaks are objects.
         **cpu: settings of the recipe `cpu`.
     """
     lavae_cpu(config, **cpu)
     config.model.location.update(width=32, blocks=4, head_width=32)
     config.model.peak_radius = _near(config.model.sprite_size)
+    if resolve:
+        config.model.update(peak_radius=1, resolve_radius=config.model.sprite_size // 3)
     config.model.min_object_probability = 0.5
     config.model.composition = "over"
     config.curriculum.phases = ("auxiliary", "sleep", "appearance", "overlap")

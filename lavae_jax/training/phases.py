@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import optax
 
-from lavae_jax.model import Variables
 from lavae_jax.scene import Scene
 
 Metrics = dict[str, jax.Array]
