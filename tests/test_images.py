@@ -428,6 +428,17 @@ def test_settings_follow_the_size_of_sprites():
     assert config.budget.slots == config.budget.objects_per_image == 23
 
 
+def test_the_radius_within_which_the_likelihood_decides_follows_the_size_of_sprites():
+    config = config_of_images.get_config("sleep")
+    assert (config.model.peak_radius, config.model.resolve_radius) == (1, 5)
+    config.model.sprite_size, config.model.max_objects = 33, 12
+    assert (config.model.peak_radius, config.model.resolve_radius) == (1, 11)
+    assert config.curriculum.sleep.max_objects == 12
+    config = config_of_images.get_config("grey")  # images are zoomed instead
+    config.model.sprite_size = 41
+    assert (config.model.peak_radius, config.model.resolve_radius) == (1, 4)
+
+
 @pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
 def test_held_out_is_a_share_or_a_number(wanted, number):
     assert crops.held_out(wanted, 50) == number

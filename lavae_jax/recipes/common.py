@@ -347,7 +347,8 @@ def lavae_grey(config: ConfigDict) -> None:
     config.batch_size = 16
     config.dataset.update(levels="grey", diameter="auto")  # or the usual object's, in pixels
     config.model.update(max_objects=24, latent_size=24, support="peaks", likelihood="gaussian")
-    config.model.update(peak_radius=2, min_object_probability=0.5, pixel_deviation=0.1)
+    config.model.update(peak_radius=1, min_object_probability=0.5, pixel_deviation=0.1)
+    config.model.resolve_radius = 4  # a third of a typical object
     del config.optimizer, config.curriculum
     config.curriculum = {
         "phases": ("pasted", "portraits"),
@@ -512,7 +513,7 @@ def follow_sprite_size(config: ConfigDict) -> None:
             break
     if "exclusion_radius" in config.model:
         config.model.exclusion_radius = sprite // 2
-    if "resolve_radius" in config.model:
+    if config.model.get("resolve_radius") == config.model.sprite_size // 3:
         config.model.resolve_radius = sprite // 3
     if "window" in config.model.appearance:
         config.model.appearance.window = sprite // 2 * 2 + 5  # odd

@@ -30,7 +30,7 @@ def get_config(recipe: str = "cpu"):
         "held_out": 0.1,  # a share of the images, or a number of them
     }
     recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
-    recipes["sleep"] = functools.partial(recipes["sleep"], steps=2_000, steps_again=4_000)
+    recipes["sleep"] = functools.partial(recipes["sleep"], steps=3_000, steps_again=6_000)
     recipes["grey"] = common.lavae_grey
     config = common.make(config, recipe, **recipes)
     common.follow_sprite_size(config)
