@@ -96,3 +96,18 @@ def test_objects_touch_but_do_not_cover_each_other(scenes):
     # Radii are from 2 to 11 pixels; the nearest two are at least 0.75 of their sum apart.
     assert min(nearest) >= pasting.APART[0] * 4 - 2
     assert np.mean(np.array(nearest) < 14) > 0.3
+
+
+@pytest.mark.parametrize(("radius", "least"), [(6, 0.2 * np.pi * 6**2), (2, 10)])
+def test_objects_count_if_a_fifth_of_them_and_ten_pixels_are_visible(radius, least, monkeypatch):
+    """Of one disc at a time, the border of a small canvas hides a part."""
+    monkeypatch.setattr(pasting, "SCALED", 0.0)
+    monkeypatch.setattr(pasting, "STRETCH", 0.0)
+    monkeypatch.setattr(pasting, "BRIGHTNESS", (1.0, 1.0))
+    discs_alone = discs([(15, 15)], radius, side=31)[None]
+    keys = jax.random.split(jax.random.key(0), 400)
+    scenes = jax.jit(lambda keys: pasting.compose(discs_alone, keys, (12, 12), 1))(keys)
+    visible = (np.asarray(scenes.windows) > 0.2).sum((1, 2, 3, 4))  # soft edges: a few more or less
+    is_counted = np.asarray(scenes.count) == 1
+    assert 0.75 * least < visible[is_counted].min() < 1.5 * least
+    assert visible[~is_counted].max() < 1.5 * least
