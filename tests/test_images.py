@@ -18,6 +18,7 @@ import lavae_jax
 from configs import images as config_of_images
 from lavae_jax import bernoulli, crops, images, input_pipeline, objects
 from lavae_jax.input_pipeline import ProcessShard
+from lavae_jax.normalisation import Components
 from lavae_jax.playground import engine
 from lavae_jax.preprocessing import ImageError, Preprocessing, as_levels
 
@@ -426,6 +427,21 @@ def test_settings_follow_the_size_of_sprites():
         assert config.auxiliary.cell == config.auxiliary.space_to_depth == cell
     config.model.max_objects = 23
     assert config.budget.slots == config.budget.objects_per_image == 23
+
+
+def test_the_usual_size_is_that_of_images_with_several_objects_if_there_are_any():
+    """The median of 10, 12 and 20, which are medians of three objects or more."""
+
+    def components(*diameters):
+        is_solid = np.append(np.ones(len(diameters), bool), False)
+        return Components(np.array([*diameters, 90.0]), is_solid)  # with a clump
+
+    several = [components(9, 10, 40), components(12, 12, 12, 50, 1), components(20, 20, 20, 20)]
+    few = [components(30), components(31, 31), components(32), components(33), components()]
+    assert crops.usual_diameter(several + few) == 12
+    assert crops.usual_diameter(few) == 31.5
+    with pytest.raises(ImageError, match="no image shows anything"):
+        crops.usual_diameter([components()])
 
 
 @pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
