@@ -412,7 +412,7 @@ def held_out(wanted: float, images: int) -> int:
     """Computes the number of images to hold out.
 
     Args:
-        wanted: a share of the images if it is below 1, else a number of them.
+        wanted: a share of the images if it is below 1, at least one of them; else their number.
         images: the number of all images.
 
     Returns:
@@ -421,7 +421,7 @@ def held_out(wanted: float, images: int) -> int:
     Raises:
         ImageError: if none or all images would be held out.
     """
-    number = round(wanted * images) if wanted < 1 else int(wanted)
+    number = max(1, round(wanted * images)) if 0 < wanted < 1 else int(wanted)
     if not 0 < number < images:
         raise ImageError(
             f"config.dataset.held_out={wanted:g} of {images} images leaves none for training, or "

@@ -63,6 +63,13 @@ def test_a_scene_is_decomposed(scene):
     assert pairs == {(3, 4): PAIR, (10, 12): 0.0, (17, 20): PAIR}
 
 
+def test_equally_probable_objects_are_in_reading_order(model):
+    places = [[9, 2], [3, 15], [15, 1], [3, 4]]
+    (found,) = model.detect(picture(*((*place, False) for place in places)))
+    assert len(set(found.score)) == 1
+    assert found.location.tolist() == [[3, 4], [3, 15], [9, 2], [15, 1]]
+
+
 def test_a_round_trip_keeps_the_scene(model, scene):
     rendered = np.asarray(model.render(scene))
     np.testing.assert_allclose(rendered, IMAGES, atol=1e-3)
@@ -493,6 +500,14 @@ def test_what_is_left_out_does_not_change_the_bound(model):
         for n in (math.inf, 1)
     )
     assert all_objects == pytest.approx(one_object, rel=1e-5)
+
+
+def test_images_have_a_bound_up_to_as_many_objects_as_p_n_has(model):
+    places = [(row, column, False) for row in range(1, 20, 5) for column in range(1, 24, 5)]
+    images = [picture(*places[:number]) for number in (0, 1, 10, 11)]
+    records = lavae_jax.analyse(model, np.stack(images), num_samples=2)
+    assert [record["count"] for record in records] == [0, 1, 10, 11]
+    assert [record["log_p"] is None for record in records] == [False, False, False, True]
 
 
 def test_images_of_a_list_have_a_type_and_random_numbers_of_their_own(model):

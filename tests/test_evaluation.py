@@ -90,6 +90,14 @@ def test_matching_within_a_tolerance_finds_the_most_pairs():
     assert len(evaluation.match_within(one, np.array([[4.0, 0]]))[0]) == 1  # 4 is within 4
 
 
+def test_as_many_as_possible_match_within_a_tolerance_even_if_their_distances_add_up_to_more():
+    """Two pairs are 3.5 apart. Their sum, 7, is more than that of 0.5 and 4.6, of which one is
+    near."""
+    one, other = np.array([[0.0, 0], [0, 3]]), np.array([[0.0, 3.5], [3.5, 3]])
+    assert evaluation.match(one, other)[1].tolist() == [1, 0]
+    assert evaluation.match_within(one, other)[1].tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_matching_within_a_tolerance_has_more_pairs(seed):
     rng = np.random.default_rng(seed)

@@ -13,11 +13,13 @@ import pytest
 from conftest import ROOT
 from micro import metrics, newest
 from PIL import Image
+from test_normalisation import discs
 
 import lavae_jax
 from configs import images as config_of_images
 from lavae_jax import bernoulli, crops, images, input_pipeline, objects
 from lavae_jax.input_pipeline import ProcessShard
+from lavae_jax.normalisation import Components
 from lavae_jax.playground import engine
 from lavae_jax.preprocessing import ImageError, Preprocessing, as_levels
 
@@ -439,6 +441,21 @@ def test_the_radius_within_which_the_likelihood_decides_follows_the_size_of_spri
     assert (config.model.peak_radius, config.model.resolve_radius) == (1, 4)
 
 
+def test_the_usual_size_is_that_of_images_with_several_objects_if_there_are_any():
+    """The median of 10, 12 and 20, which are medians of three objects or more."""
+
+    def components(*diameters):
+        is_solid = np.append(np.ones(len(diameters), bool), False)
+        return Components(np.array([*diameters, 90.0]), is_solid)  # with a clump
+
+    several = [components(9, 10, 40), components(12, 12, 12, 50, 1), components(20, 20, 20, 20)]
+    few = [components(30), components(31, 31), components(32), components(33), components()]
+    assert crops.usual_diameter(several + few) == 12
+    assert crops.usual_diameter(few) == 31.5
+    with pytest.raises(ImageError, match="no image shows anything"):
+        crops.usual_diameter([components()])
+
+
 @pytest.mark.parametrize(("wanted", "number"), [(0.1, 5), (7, 7), (1, 1)])
 def test_held_out_is_a_share_or_a_number(wanted, number):
     assert crops.held_out(wanted, 50) == number
@@ -448,6 +465,12 @@ def test_held_out_is_a_share_or_a_number(wanted, number):
 def test_something_must_be_held_out_and_something_left(wanted):
     with pytest.raises(ImageError, match="leaves none"):
         crops.held_out(wanted, 50)
+
+
+def test_a_share_of_a_few_images_is_at_least_one():
+    assert crops.held_out(0.1, 2) == crops.held_out(0.1, 5) == 1
+    with pytest.raises(ImageError, match="leaves none"):
+        crops.held_out(0.1, 1)
 
 
 # --- programs ----------------------------------------------------------------
@@ -486,6 +509,33 @@ def test_a_run_on_a_folder_resumes_bit_for_bit(folder, launch, tmp_path, monkeyp
     whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
     for name, values in whole.arrays.items():
         np.testing.assert_array_equal(values, pieces.arrays[name], err_msg=name)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
+
+
+def test_a_run_on_grey_images_resumes_bit_for_bit_in_both_phases(launch, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folder, rng = tmp_path / "grey", np.random.default_rng(0)
+    folder.mkdir()
+    for k in range(6):
+        levels = 0.2 + 0.7 * discs([(15, 15 + k), (45, 20), (40, 48)], 6 + k % 2, 64)[..., 0]
+        levels += rng.normal(0, 0.01, levels.shape)
+        Image.fromarray(np.rint(255 * levels).astype(np.uint8)).save(folder / f"{k}.png")
+    fields = {**micro.FIELDS, **micro.LAVAE_FIELDS, "dataset.held_out": 2}
+    fields |= {"dataset.path": folder, "dataset.canvas": 48, "model.sprite_size": 31}
+    fields |= {"curriculum.pasted.steps": 2, "curriculum.pasted.objects": 8}
+    fields |= {"curriculum.pasted.max_objects": 3, "curriculum.portraits.steps": 2}
+    del fields["dataset.overrides"], fields["auxiliary.width"]
+    flags = [f"--config.{field}={value}" for field, value in fields.items()]
+    for workdir, steps in (("whole", 4), ("pieces", 1), ("pieces", 3), ("pieces", 4)):
+        more = [f"--workdir={tmp_path / workdir}", f"--config.num_train_steps={steps}"]
+        run = launch("train.py", "--config=configs/images.py:grey", *flags, *more)
+        assert run.returncode == 0, run.stderr
+    used = json.loads((tmp_path / "whole" / "config.json").read_text())["dataset"]
+    assert 11 < float(used["diameter"]) < 16  # of discs with radii of 6 and 7 pixels
+    whole, pieces = newest(tmp_path / "whole"), newest(tmp_path / "pieces")
+    for name, values in whole.arrays.items():
+        np.testing.assert_array_equal(values, pieces.arrays[name], err_msg=name)
+    assert whole.arrays["state.saved.portraits.calibration"][0] > 0
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
 
 

@@ -61,6 +61,15 @@ def test_the_usual_object_has_a_level_of_one_half_whatever_the_light(level, ligh
     assert np.median(levels[discs(GRID, 10)[..., 0] == 0]) < 0.05
 
 
+def test_the_background_is_black_and_objects_are_not_where_objects_cover_most_of_an_image():
+    crowd = [(r, c) for r in range(8, SIDE, 16) for c in range(8, SIDE, 16)]
+    covered = discs(crowd, 6.5)[..., 0] > 0
+    assert covered.mean() > 0.55
+    levels = normalisation.normalise(0.1 + discs(crowd, 6.5))[..., 0]
+    np.testing.assert_allclose([levels[at] for at in crowd], 0.5, atol=0.05)
+    assert levels[~covered].max() < 0.1
+
+
 def test_the_part_of_the_range_that_a_camera_uses_makes_no_difference():
     image = (discs(GRID, 7) + noise()).clip(0, 1)
     twelve_bits = image / 16
@@ -99,6 +108,9 @@ def test_a_few_objects_leave_the_size_to_the_collection():
     np.testing.assert_allclose(several, np.sqrt(10 * 20))  # as many as the collection counts for
     many = normalisation.usual_diameter(np.full(10_000, 10.0), 20.0)
     np.testing.assert_allclose(many, 10, rtol=1e-3)
+    # One clump does not change the median of six: the ratio is 10 / 20, to the power of 6 / 10.
+    clump = normalisation.usual_diameter(np.array([10.0] * 5 + [300]), 20.0)
+    np.testing.assert_allclose(clump, 20 * 0.5**0.6)
     outlier = normalisation.usual_diameter(np.full(10_000, 900.0), 20.0)
     np.testing.assert_allclose(outlier, 20 * normalisation.MOST_ZOOM)
 

@@ -204,6 +204,8 @@ def test_the_least_certain_images_come_first(records, tmp_path):
     order = [table.index(name) for name in ("0.png", "1.png", "3.png", "torn.png")]
     assert order == sorted(order)
     assert report.expected_errors(changed[0]) == pytest.approx(1, abs=0.1)
+    missed = objects.record("a", (20, 24), [], 0.25, None)  # counts as one object
+    assert report.expected_errors(missed) == 0.25
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,16 @@
 """Grey scenes that are pasted together of objects that stand alone."""
 
+import types
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
+from jax.test_util import check_grads
 from test_normalisation import discs
 
+from lavae_jax import gaussian
 from lavae_jax.training import pasting
 
 CANVAS = (48, 64)
@@ -96,3 +102,76 @@ def test_objects_touch_but_do_not_cover_each_other(scenes):
     # Radii are from 2 to 11 pixels; the nearest two are at least 0.75 of their sum apart.
     assert min(nearest) >= pasting.APART[0] * 4 - 2
     assert np.mean(np.array(nearest) < 14) > 0.3
+
+
+@pytest.mark.parametrize(("radius", "least"), [(6, 0.2 * np.pi * 6**2), (2, 10)])
+def test_objects_count_if_a_fifth_of_them_and_ten_pixels_are_visible(radius, least, monkeypatch):
+    """Of one disc at a time, the border of a small canvas hides a part."""
+    monkeypatch.setattr(pasting, "SCALED", 0.0)
+    monkeypatch.setattr(pasting, "STRETCH", 0.0)
+    monkeypatch.setattr(pasting, "BRIGHTNESS", (1.0, 1.0))
+    discs_alone = discs([(15, 15)], radius, side=31)[None]
+    keys = jax.random.split(jax.random.key(0), 400)
+    scenes = jax.jit(lambda keys: pasting.compose(discs_alone, keys, (12, 12), 1))(keys)
+    visible = (np.asarray(scenes.windows) > 0.2).sum((1, 2, 3, 4))  # soft edges: a few more or less
+    is_counted = np.asarray(scenes.count) == 1
+    assert 0.75 * least < visible[is_counted].min() < 1.5 * least
+    assert visible[~is_counted].max() < 1.5 * least
+
+
+# --- training on them ----------------------------------------------------------
+
+LATENTS, WINDOW, DEVIATION = 2, 5, 0.2
+
+
+def module(features, decode):
+    """What the loss uses of a LAVAE: features [P, 2 L] of windows, and sprites of z_app [P, L]."""
+
+    def appearance(windows):
+        return features(windows)[:, None, None]
+
+    appearance.radius = WINDOW // 2
+    settings = types.SimpleNamespace(
+        latent_size=LATENTS, likelihood="gaussian", pixel_deviation=DEVIATION
+    )
+    lavae = types.SimpleNamespace(appearance=appearance, decoder=decode)
+    return types.SimpleNamespace(lavae=lavae, settings=settings)
+
+
+def test_the_loss_of_portraits_is_the_negative_elbo_of_each_object_alone(disc):
+    keys = jax.random.split(jax.random.key(1), 8)
+    row = jnp.array([0.5, -1.0, 0.2, -0.4])
+    sprite = jnp.asarray(disc[0]) * 0.8 + 0.05
+    stub = module(
+        lambda x: jnp.tile(row, (len(x), 1)), lambda z: jnp.tile(sprite, (len(z), 1, 1, 1))
+    )
+    loss, metrics = pasting.portrait_loss(stub, disc, keys, CANVAS, 3)
+
+    scene_keys = jax.vmap(jax.random.split, out_axes=1)(keys)[0]
+    scenes = pasting.compose(disc, scene_keys, CANVAS, 3)
+    counted = np.arange(3) < np.asarray(scenes.count)[:, None]
+    assert 0 < counted.sum() < counted.size
+    log_p = scipy.stats.norm(np.asarray(sprite), DEVIATION).logpdf(np.asarray(scenes.windows))
+    expected = -log_p.sum((2, 3, 4))[counted].mean()
+    q = gaussian.from_features(row)
+    variance = np.exp(q.log_variance)
+    kl = 0.5 * (q.mean**2 + variance - 1 - np.log(variance)).sum()
+    np.testing.assert_allclose(metrics["object_neg_log_likelihood"], expected, rtol=1e-4)
+    np.testing.assert_allclose(metrics["object_kl"], kl, rtol=1e-5)
+    np.testing.assert_allclose(loss, expected + kl, rtol=1e-4)
+
+
+def test_the_gradient_of_the_loss_of_portraits_is_that_of_finite_differences(disc):
+    rng = np.random.default_rng(0)
+    shapes = {"encode": (WINDOW * WINDOW, 2 * LATENTS), "decode": (LATENTS, disc[0].size)}
+    params = {name: jnp.asarray(0.1 * rng.normal(size=shape)) for name, shape in shapes.items()}
+    keys = jax.random.split(jax.random.key(2), 2)
+
+    def loss(params):
+        stub = module(
+            lambda x: x.reshape(len(x), -1) @ params["encode"],
+            lambda z: (z @ params["decode"]).reshape(-1, *disc[0].shape),
+        )
+        return pasting.portrait_loss(stub, disc, keys, CANVAS, 2)[0] / 1_000
+
+    check_grads(loss, (params,), 1, modes="rev", rtol=2e-2)

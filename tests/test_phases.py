@@ -53,6 +53,35 @@ def test_beta_continues_after_the_crops():
         np.testing.assert_allclose(total, expected, rtol=1e-5)
 
 
+def test_temperature_and_forced_counts_continue_after_the_warm_up():
+    config = micro_config(
+        warmup=(2, 2),
+        **{
+            "model.threshold": -99.0,  # objects are found, so that both make a difference
+            "curriculum.temperature.start": 2.0,
+            "curriculum.temperature.end": 0.5,
+            "curriculum.temperature.steps": 8,
+            "curriculum.warmup.force_one_end": 0.0,
+        },
+    )
+    task = tasks.make(config)
+    module = task.module((), None)
+    variables = model.initialise(module, jax.random.key(0))
+    x = Drawn(config, 0, 3).read(range(3))["image"]
+
+    def expected(module, x, keys, temperature):
+        keys = jax.vmap(jax.random.split, out_axes=1)(keys)[1]
+        return elbo.elbo_loss(config, module.lavae, x, keys, temperature=temperature)[0]
+
+    loss = jax.jit(model.bind(lambda m, x, keys, n: task.phases[1].loss(m, x, keys, n)[0], module))
+    expected = jax.jit(model.bind(expected, module))
+    for number, temperature in ((0, 1.0), (4, 0.5)):  # the steps 4 and 8 of the run
+        ours = loss(variables, x, image_keys(3), number)
+        theirs = expected(variables, x, image_keys(3), temperature)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+        assert not np.isclose(ours, expected(variables, x, image_keys(3), 2.0), rtol=1e-5)
+
+
 def test_before_its_phase_a_mixture_has_no_effect_whatever_its_parameters_are():
     config = micro_config(recipe="mixture", warmup=(2, 2))
     task = tasks.make(config)
@@ -145,6 +174,30 @@ def test_sleep_again_composes_scenes_of_what_the_location_network_finds():
         again.prepare(module, blind, images, None)
 
 
+def test_calibration_is_on_scenes_of_what_the_phase_before_composed_its_own_of(monkeypatch):
+    """As above: for a network that finds nothing, only the KL map has objects."""
+    config = micro_config(recipe="sleep", warmup=(2, 2))
+    monkeypatch.setattr(calibration, "fit", lambda *_: (1.0, 0.0))
+    x = Drawn(config, 0, 40).read(range(40))["image"]
+    images = types.SimpleNamespace(batches=lambda: [x], is_sample=False, varies=True)
+
+    def prepare(*names):
+        with config.unlocked():
+            config.curriculum.phases = ("auxiliary", *names, "appearance")
+            config.curriculum.sleep_again = {"steps": 3, "learning_rate": 0.1}
+        task = tasks.make(config)
+        module = task.module((), None)
+        variables = step.variables_of(step.init_state(task, jax.random.key(0)))
+        blind = networks.scale_logits(variables["params"]["lavae"]["location"], 1.0, -1e4)
+        params = model.with_part(variables["params"], "lavae.location", blind)
+        variables = {**variables, "params": params}
+        return task.phases[-1].prepare(module, variables, images, None)
+
+    np.testing.assert_array_equal(prepare("sleep").saved["calibration"], [1, 0])
+    with pytest.raises(ValueError, match="no object of the training images stands alone"):
+        prepare("sleep", "sleep_again")
+
+
 def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):
     """a l + b, where l are the log-odds before."""
     config = micro_config(recipe="sleep", warmup=(2, 2))
@@ -209,6 +262,13 @@ def test_a_phase_is_given_nothing_of_what_the_one_before_prepared():
     run._prepare(second, None)
     assert not run._cache
     assert not run._constants
+
+
+def test_what_is_cached_of_images_is_in_their_order_without_the_padding_of_the_last_batch():
+    batches = [{"count": np.array(count), "pixel": np.eye(3)[count]} for count in ([0, 2], [1, 0])]
+    cache = phases.gather(batches, 3)
+    assert cache["count"].tolist() == [0, 2, 1]
+    np.testing.assert_array_equal(cache["pixel"], np.eye(3)[[0, 2, 1]])
 
 
 def test_a_run_logs_and_evaluates_at_its_end_whatever_its_length(tmp_path):

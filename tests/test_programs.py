@@ -226,7 +226,7 @@ def test_a_figure_can_be_chosen(launch, run, tmp_path):
 def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
-    for k in range(12):
+    for k in range(3):
         picture = handmade.picture((5 + k, 5, False), (20, 30, True), canvas=(70, 80))[..., 0]
         thick = scipy.ndimage.maximum_filter(picture, 5)
         PIL.Image.fromarray((255 * thick).astype(np.uint8)).save(own / f"{k}.png")

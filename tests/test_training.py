@@ -43,6 +43,7 @@ RECIPES = [(name, recipe) for name in CONFIGS for recipe in ("paper", "cpu", "ti
 LAVAE_RECIPES = ("mixture", "sleep", "joint", "thin", "described")
 RECIPES += [(name, recipe) for name in LAVAE_CONFIGS for recipe in LAVAE_RECIPES]
 RECIPES += [(f"baseline_{name}", "plain") for name in LAVAE_CONFIGS]
+RECIPES += [("images", "sleep"), ("images", "grey")]
 TWO_A_PHASE = {"recipe": "cpu", "warmup": (2, 2)}  # with steps=6
 
 
@@ -386,6 +387,18 @@ def test_stops_leave_no_trace(tmp_path):
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "pieces")
 
 
+def test_a_checkpoint_has_the_scores_of_its_own_step_or_none(run):
+    train(
+        micro_config(steps=5, eval_every_steps=2, checkpoint_every_steps=1, keep_checkpoints=9), run
+    )
+    folders = {int(path.name): path for path in (run / "checkpoints").iterdir()}
+    saved = {number: checkpoints.load(path).meta for number, path in folders.items()}
+    scores = {n: meta[files.BEST] for n, meta in saved.items() if files.BEST in meta}
+    assert scores == metrics(run, "held_out_neg_elbo")
+    assert sorted(scores) == [2, 4, 5]
+    assert sorted(n for n, meta in saved.items() if "held_out" in meta) == [2, 4, 5]
+
+
 def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     said = train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "whole")
     for phase in ("auxiliary", "peaks", "appearance"):
@@ -540,6 +553,19 @@ def test_objects_are_near_to_the_components_that_start_at_what_looks_like_them()
         assert set(near[alike, 0]) <= {j for j in range(5) if np.allclose(means[j], mean, 1e-4)}, k
 
 
+def test_objects_of_images_that_fill_up_a_batch_do_not_count_again():
+    config = micro_config(steps=2, recipe="mixture", **{"model.prior.components": 99})
+    task = tasks.make(config)
+    module = task.module((), None)
+    variables = step.variables_of(step.init_state(task, jax.random.key(0)))
+    images = Drawn(config, 0, 20).read(range(20))["image"]
+    find = jax.jit(model.bind(lambda m, x: inference.infer_locations(m.lavae, x), module))
+    number = find(variables, images).count.sum()
+    assert find(variables, np.zeros_like(images)).count.all()  # found even in an empty image
+    with pytest.raises(ValueError, match=f"=99, but only {number} objects are found"):
+        task.phases[-1].prepare(module, variables, InBatches(images, 7), None)
+
+
 def test_the_mixture_s_phase_trains_everything_but_the_location_network(tmp_path):
     config = micro_config(steps=4, recipe="mixture", checkpoint_every_steps=1)
     train(config, tmp_path)
@@ -582,6 +608,10 @@ def test_a_model_that_a_run_cannot_start_from_is_refused(run):
     message = "60,000 steps, but the phases of this run end after 1,200, 6,000, 6,009"
     with pytest.raises(TrainingError, match=message):
         train(short, run)
+    same = get_config("mnist1k", "cpu")  # as the model was trained, so nothing is left to train
+    same.start_from = "mnist1k"
+    with pytest.raises(TrainingError, match=r"60,000 steps.* end after 1,200, 6,000, 60,000"):
+        train(same, run)
 
 
 def test_a_mixture_of_more_components_than_objects_is_refused(tmp_path):
