@@ -3,7 +3,8 @@
     python examples/nuclei.py --data=FOLDER --make=nuclei/
     lavae show --path=nuclei/train
     lavae train --config=images:grey --config.dataset.path=nuclei/train --workdir=runs/nuclei
-    lavae infer --checkpoint=runs/nuclei --images=nuclei/test --output=nuclei.jsonl
+    lavae infer --checkpoint=runs/nuclei --images=nuclei/test --output=nuclei.jsonl \\
+        --masks=masks/
     python examples/nuclei.py --data=FOLDER --score=nuclei.jsonl
 
 FOLDER contains `images/`, and `labels/` with a label image of the same name for each: 0 for the
