@@ -215,25 +215,29 @@ def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
         return Prepared(constants={"objects": collect(module, variables, images, settings)})
 
     def loss(module: Trainee, x, keys, step, objects):
-        lavae = module.settings
         scenes = sleep.compose(
             objects, keys, x.shape[1:3], settings.max_objects, settings.augmented_share
         )
-        h_loc = inference.location_logits(module.lavae, scenes.image)
-        loss = warmup.detection_loss(
-            inference.object_logits(lavae, h_loc),
-            scenes.marked,
-            settings.positive_weight,
-            settings.localisation_weight,
-        )
-        counts = {
-            "inferred_count": inference.detect(lavae, h_loc).count,
-            "target_count": scenes.count,
-        }
-        return loss, {"detection_loss": loss, **means(counts)}
+        return _composed_loss(module, scenes, settings)
 
     rates = {"lavae.location": schedules.cosine(own)}
     return Phase(name, own.steps, loss, rates, prepare)
+
+
+def _composed_loss(module: Trainee, scenes: sleep.ComposedScenes, settings: ConfigDict):
+    """The loss and metrics of the location network on scenes whose objects are known."""
+    h_loc = inference.location_logits(module.lavae, scenes.image)
+    loss = warmup.detection_loss(
+        inference.object_logits(module.settings, h_loc),
+        scenes.marked,
+        settings.positive_weight,
+        settings.localisation_weight,
+    )
+    counts = {
+        "inferred_count": inference.detect(module.settings, h_loc).count,
+        "target_count": scenes.count,
+    }
+    return loss, {"detection_loss": loss, **means(counts)}
 
 
 def _objects_of_map(module: Trainee, variables, images, settings: ConfigDict) -> np.ndarray:
@@ -341,20 +345,8 @@ def _pasted(config: ConfigDict) -> Phase:
         return Prepared(constants={"objects": _grey_objects(module, images, settings.objects)})
 
     def loss(module: Trainee, x, keys, step, objects):
-        lavae = module.settings
         scenes = pasting.compose(objects, keys, x.shape[1:3], settings.max_objects)
-        h_loc = inference.location_logits(module.lavae, scenes.image)
-        loss = warmup.detection_loss(
-            inference.object_logits(lavae, h_loc),
-            scenes.marked,
-            settings.positive_weight,
-            settings.localisation_weight,
-        )
-        counts = {
-            "inferred_count": inference.detect(lavae, h_loc).count,
-            "target_count": scenes.count,
-        }
-        return loss, {"detection_loss": loss, **means(counts)}
+        return _composed_loss(module, scenes, settings)
 
     rates = {"lavae.location": schedules.cosine(settings)}
     return Phase("pasted", settings.steps, loss, rates, prepare)
