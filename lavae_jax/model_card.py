@@ -55,10 +55,10 @@ GOOD_FOR_BASELINE = "Comparing the likelihood of LAVAE with that of a VAE withou
 NO_OVERLAP = "Objects that touch or overlap: the location network was trained on separate objects."
 NO_GREY = "Grey levels: each pixel is foreground or background."
 GOOD_FOR_GREY = (
-    "Counting, locating and outlining objects like those of the training images, also where they "
-    "touch. Images are zoomed by the size of the objects that they show."
+    "Counting, locating and outlining objects like those of the training images, including objects "
+    "that touch. Each image is zoomed according to the size of its objects."
 )
-NO_DEBRIS = "Telling objects from debris of their size and brightness."
+NO_DEBRIS = "Telling objects from debris of the same size and brightness."
 NO_OTHER_OBJECTS = (
     "Objects unlike those of the training set, or of another size: many are counted and located, "
     "but their reconstructions and likelihoods are poor."

@@ -194,7 +194,7 @@ function swap(i, j) {
 
 async function swapChosen() {
   const other = $("swap-with").value;
-  if (other === "") throw new Error("Choose the object to swap it with.");
+  if (other === "") throw new Error("Choose an object to swap with.");
   await edit(() => swap(selected, Number(other)));
 }
 
@@ -366,7 +366,7 @@ function drawThoughts() {
 
 function described({ lost, extra, alone, moved, changed }) {
   const found = lost ? `${lost} of ${objects.length} objects not found again` : "All objects found again";
-  const more = extra ? `, and ${extra} found where there is none` : "";
+  const more = extra ? `, and ${extra} false ${extra === 1 ? "detection" : "detections"}` : "";
   const rest = alone ? ` Unedited objects (${alone}) moved by ${moved.toFixed(2)} pixels on average, and their `
     + `appearances changed by ${changed.toFixed(2)} standard deviations.` : "";
   return `${found}${more}.${rest}`;
@@ -563,7 +563,7 @@ $("load-scene").addEventListener("change", ({ target }) => {
 async function copyLink() {
   history.replaceState(null, "", scenes.toLink(about.name, objects));
   await navigator.clipboard?.writeText(location.href).catch(() => {});
-  say("The link is in the address bar, and copied if the browser allows it");
+  say("The link is in the address bar; it is also copied to the clipboard if the browser allows it");
 }
 
 window.addEventListener("hashchange", () => attempt(async () => {
