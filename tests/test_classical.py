@@ -99,7 +99,7 @@ def test_a_method_is_evaluated_without_a_likelihood(method):
     assert scores["count_accuracy_visible"] == scores["foreground_ari"] == 1
     assert scores["centre_distance_95"] < 1e-5
     assert not {"neg_bound", "disentanglement", "calibration"} & set(scores)
-    assert "right" in evaluation.describe("test", scores)
+    assert "count accuracy 100.00%" in evaluation.describe("test", scores)
 
 
 def test_hidden_objects_are_missed_and_marked():
