@@ -276,7 +276,7 @@ def test_a_damaged_folder_is_an_error_that_names_the_file(tmp_path, damage, mess
 
 def test_a_folder_with_other_digits_is_refused(tmp_path):
     write_idx(tmp_path, digits.Digits(np.zeros((50, 28, 28)), np.zeros(50)))
-    with pytest.raises(digits.SourceError, match="10 of the 10 digits are not among the 50"):
+    with pytest.raises(digits.SourceError, match="10 of the 10 digits are not among the 50 of"):
         digits.load_pool(10, tmp_path)
 
 
