@@ -233,7 +233,7 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: m.infer(IMAGES, min_score=float("nan")), ValueError, "min_score=nan"),
         (lambda m: m.infer(IMAGES, key=2**70), ValueError, "more than 64 bits"),
         (lambda m: m.infer(IMAGES, key=1, min_score=0.5), ValueError, "neither max_objects nor"),
-        (lambda m: m.infer(np.zeros((2, 2, 4)), key=1), ValueError, "2x4 have fewer pixels than"),
+        (lambda m: m.infer(np.zeros((2, 2, 4)), key=1), ValueError, "2x4 are too small"),
         (lambda m: m.infer([IMAGES, IMAGES]), ValueError, "a list has one image in each item"),
         (lambda m: m.bound([IMAGES[0], IMAGES[1, :9]]), ValueError, "images differ in size"),
         (lambda m: lavae_jax.analyse(m, IMAGES, max_objects=-1), ValueError, "must be at least 1"),
@@ -246,7 +246,7 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: m.sample(0, 6, count=[-1]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, count=[-1, 2]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, canvas=(-64, 64)), ValueError, "canvas height=-64"),
-        (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "fewer pixels than 10, the number"),
+        (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "needs at least 10 pixels"),
         (lambda m: m.sample(0, 6, canvas=64), ValueError, r"canvas=64 must be \(height, width\)"),
         (lambda m: m.bound(IMAGES, num_samples=2.5), TypeError, "num_samples=2.5 must be a whole"),
         (lambda m: m.with_settings(max_objects=20), ValueError, "the support of p"),
@@ -575,7 +575,7 @@ def test_location_probabilities_of_large_images_are_those_of_each_pixel(monkeypa
 
 
 def test_each_image_of_a_list_has_the_sample_of_its_place(model):
-    """That which it has in a batch of images of its size."""
+    """It is the sample that the image has at that index in a batch of images of its size."""
     model = api.Model(model.module, model.variables, model.config, batch_size=1)
     two = picture((3, 4, False), (9, 9, False))
     images = [two, picture((1, 1, False))[:15], two[:15], two]
@@ -603,9 +603,9 @@ def test_a_scene_has_no_more_slots_than_pixels(model):
         assert scene.appearance.shape == (1, 8, 2)
         assert scene.count.tolist() == [1]
     np.testing.assert_allclose(np.asarray(model.render(scene))[0], image, atol=1e-3)
-    with pytest.raises(ValueError, match="2x4 have fewer pixels than 10, the number"):
+    with pytest.raises(ValueError, match="2x4 are too small: the model needs at least 10 pixels"):
         model.bound(image)
-    with pytest.raises(ValueError, match="2x4 have fewer pixels than 10, the number"):
+    with pytest.raises(ValueError, match="2x4 are too small: the model needs at least 10 pixels"):
         jax.jit(model.infer)(image)
 
 

@@ -281,7 +281,7 @@ def test_images_that_nothing_can_be_learnt_from_are_refused():
     crowded = np.zeros((3, 20, 20), bool)
     crowded[:, ::4, ::4] = crowded[:, 1::4, ::4] = crowded[:, ::4, 1::4] = True
     (said,) = crops.check(crops.Crops(array(crowded), preprocessing, (20, 20)), 7, 10)
-    assert "up to 25 connected parts, but config.model.max_objects=10" in said
+    assert "up to 25 connected components, but config.model.max_objects=10" in said
     (said,) = crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 3, 10)
     assert "larger than config.model.sprite_size=3 (5 pixels)" in said
     with pytest.raises(ImageError, match="100% of the pixels are foreground"):  # not of the canvas
