@@ -330,7 +330,7 @@ def test_the_demo_draws_its_own_scenes(launch, run, tmp_path):
         assert image.width > 1000
 
 
-def test_the_demo_of_the_larger_pool_does_with_the_digits_at_hand(launch, tmp_path):
+def test_the_demo_of_the_larger_pool_uses_the_available_digits(launch, tmp_path):
     picture = tmp_path / "demo.png"
     result = launch("demo.py", "--checkpoint=mnist10k", f"--output={picture}", "--scenes=2")
     assert result.returncode == 0, result.stderr

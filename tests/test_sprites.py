@@ -31,7 +31,7 @@ def outlines():
     return white.reshape(3, 6, 40, 19, 19)
 
 
-def test_every_combination_of_the_factors_is_there_once():
+def test_every_combination_of_the_factors_occurs_once():
     bank = shapes.make_bank(19)
     factors = np.stack(list(bank.attributes.values()), axis=1)
     assert len(np.unique(factors, axis=0)) == len(factors) == 3 * 6 * 40 * 7
