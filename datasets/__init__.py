@@ -27,7 +27,7 @@ BUILDERS = {
 
 @contextlib.contextmanager
 def _quiet_tfds():
-    """TFDS warns of every data set that is not in its catalogue."""
+    """Silences TFDS's warnings about data sets that are not in its catalogue."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:

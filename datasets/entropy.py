@@ -31,7 +31,7 @@ def count_layouts(n: int, box: int, canvas: int) -> int:
 
 
 def _count_one_dimension(n: int, edges: list[tuple[int, int]], near: np.ndarray) -> int:
-    """Positions of n intervals such that those joined by an edge overlap."""
+    """Counts the placements of n intervals on a line where those joined by an edge overlap."""
     letters = "abcdefgh"
     terms = [letters[i] + letters[j] for i, j in edges] + [letters[i] for i in range(n)]
     ones = np.ones(len(near), np.int64)

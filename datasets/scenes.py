@@ -31,7 +31,7 @@ class Bank(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """N scenes of at most S objects, with ground truth. Absent objects are -1 everywhere."""
+    """N scenes of at most S objects, with ground truth. Values of absent objects are -1."""
 
     image: np.ndarray  # [N, H, W, C] uint8, 0 or 255 (grey scenes: 0 to 255)
     mask: np.ndarray  # [N, H, W] uint8: 0 background, otherwise the last object 1..S at the pixel
@@ -130,7 +130,7 @@ def place(
         The boxes' top left corners, [N, n, 2].
 
     Raises:
-        ValueError: if so many boxes do not fit.
+        ValueError: if the boxes do not fit.
     """
     apart = box if apart is None else apart
     if apart == 0:
@@ -243,7 +243,7 @@ def compose(
 
     image = np.zeros((num_scenes, canvas, canvas, channels), np.uint8)
     mask = np.zeros((num_scenes, canvas, canvas), np.uint8)
-    owners = np.zeros((num_scenes, canvas, canvas), np.uint8)  # objects that have the pixel
+    owners = np.zeros((num_scenes, canvas, canvas), np.uint8)  # number of objects at a pixel
     centres = np.full((num_scenes, max_objects, 2), -1, np.float32)
     slots = []
     for slot in range(counts[1]):
@@ -332,7 +332,7 @@ def centres_of_mass(weights: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(kw_only=True)
 class SceneConfig(tfds.core.BuilderConfig):
-    """What a scene data set looks like.
+    """The settings of a scene data set.
 
     Attributes:
         canvas: height and width of a scene, in pixels.
@@ -340,7 +340,7 @@ class SceneConfig(tfds.core.BuilderConfig):
         apart: the minimum distance between two boxes' corners: the larger of their differences in
             rows and in columns. None stands for the box's size, so that boxes do not overlap; 0
             allows any distance. Unless it is None, examples have `centres` and `hidden`.
-        min_count, max_count: objects in a scene of `train` and `test`.
+        min_count, max_count: the fewest and the most objects in a scene of `train` and `test`.
         crowd: objects in every scene of the third split, `test_<crowd>`.
         num_train, num_test, num_crowd: scenes in each split.
         seed: each seed gives a different data set of the same kind.
@@ -357,7 +357,7 @@ class SceneConfig(tfds.core.BuilderConfig):
     num_crowd: int = 10_000
     seed: int = 0
 
-    grey = False  # whether pixels have levels from 0 to 255, not 0 and 255 alone
+    grey = False  # whether pixels have all levels from 0 to 255, instead of only 0 and 255
 
     @property
     def max_objects(self) -> int:
@@ -368,7 +368,7 @@ class SceneConfig(tfds.core.BuilderConfig):
         """Checks the fields.
 
         Raises:
-            ValueError: if a value is out of range, or so many objects do not fit on the canvas.
+            ValueError: if a value is out of range, or the objects do not fit on the canvas.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -516,7 +516,7 @@ class SceneBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def _one_by_one(examples: Examples, bank: Bank, features: tuple[str, ...]) -> Iterator[dict]:
-    """Each example in the form that TFDS expects, with the attributes of its objects."""
+    """Yields each example in the form that TFDS expects, with its objects' attributes."""
     present = examples.objects >= 0
     attributes = {
         name: np.where(present, values[examples.objects], -1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What the documentation site changes in files that GitHub shows as they are."""
+"""Adapts the documents, which GitHub shows unchanged, to the documentation site."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ FIGURES = "figures"
 
 
 def on_files(files, config):
-    """The site has the pictures, which are not in docs/."""
+    """Adds the figures, which are outside of docs/, to the site."""
     for picture in sorted((ROOT / FIGURES).iterdir()):
         name, folders = f"{FIGURES}/{picture.name}", (str(ROOT), config.site_dir)
         files.append(File(name, *folders, config.use_directory_urls))
@@ -20,7 +20,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown: str, page, config, **_) -> str:
-    """The first page contains README.md; links to files outside of docs/ are adapted."""
+    """Inserts README.md into the first page, and adapts links to files outside of docs/."""
     if README.search(markdown):
         readme = (ROOT / "README.md").read_text()
         readme = RELATIVE.sub(lambda match: link(*match.groups(), config.repo_url), readme)
@@ -37,9 +37,9 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
 
 
 def link(text: str, target: str, repo_url: str | None) -> str:
-    """A link to a file, named from the root of the repository.
+    """Makes a link to a file, given its path from the root of the repository.
 
-    While the repository has no address, files outside of docs/ are named without a link.
+    Files outside of docs/ are named without a link if the repository has no URL.
     """
     path, _, anchor = target.partition("#")
     anchor = anchor and f"#{anchor}"

@@ -1,4 +1,4 @@
-"""What the examples have in common. Imported first, it makes the project's packages importable."""
+"""Code that the examples share. Import it first: it makes the project's packages importable."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 from lavae_jax import evaluation
 
 MAKE = flags.DEFINE_string("make", None, "Make the images, and write them to this folder.")
-SCORE = flags.DEFINE_string("score", None, "What launch/infer.py wrote as .jsonl.")
+SCORE = flags.DEFINE_string("score", None, "The .jsonl file that launch/infer.py wrote.")
 TRUTH = flags.DEFINE_string("truth", None, "truth.json, which --make writes next to the images.")
 
 
@@ -28,7 +28,7 @@ def run(
     Args:
         make: writes images and their truth to a folder.
         near: the largest distance of a correct centre, in pixels.
-        is_wanted: whether an object of a record counts; by default, all do.
+        is_wanted: decides whether a found object is scored; by default, all are.
     """
 
     def main(_):
@@ -51,10 +51,10 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
     """Compares found objects with the true centres in each image.
 
     Args:
-        found: what launch/infer.py wrote as .jsonl.
-        truth: what --make wrote as truth.json.
+        found: the path of the .jsonl file that launch/infer.py wrote.
+        truth: the path of the truth.json that --make wrote.
         near: the largest distance of a correct centre, in pixels.
-        is_wanted: whether an object of a record counts.
+        is_wanted: decides whether a found object is scored.
 
     Returns:
         One line with the accuracy of counts, recall and precision.

@@ -1,4 +1,4 @@
-"""Finds hundreds of digits in one large image, with weights trained on 64x64 pixels and 3 digits.
+"""Finds hundreds of digits in one large image, with weights trained on 64x64 images of 0-3 digits.
 
     python examples/large_image.py --make=large/
     python launch/infer.py --checkpoint=mnist1k --images=large/ --output=large.jsonl
@@ -18,7 +18,7 @@ from PIL import Image
 import datasets
 
 SIDE = flags.DEFINE_integer("side", 2048, "Side of the image, in pixels; a multiple of 512.")
-UNSEEN = flags.DEFINE_bool("unseen", False, "Held-out digits, which no model was trained on.")
+UNSEEN = flags.DEFINE_bool("unseen", False, "Draw held-out digits, which no model was trained on.")
 
 PART, EACH = 512, 32  # the image is a grid of scenes: their side in pixels, and digits in each
 NEAR = 2.0  # pixels: the largest distance of a correct location

@@ -1,4 +1,4 @@
-"""Finds nuclei in micrographs without labels, and compares with classical segmentation.
+"""Finds nuclei in micrographs without labels, in comparison with classical segmentation.
 
     python examples/nuclei.py --data=FOLDER --make=nuclei/
     lavae show --path=nuclei/train
@@ -27,12 +27,12 @@ from lavae_jax.images import read_image
 
 DATA = flags.DEFINE_string("data", None, "The folder with images/ and labels/.")
 MAKE = flags.DEFINE_string("make", "", "A folder to write train/ and test/ to.")
-SCORE = flags.DEFINE_string("score", "", "What `lavae infer` wrote as .jsonl for the images.")
+SCORE = flags.DEFINE_string("score", "", "The .jsonl file that `lavae infer` wrote.")
 PART = flags.DEFINE_enum("part", "test", ["train", "test"], "The images to score.")
 flags.mark_flag_as_required("data")
 
 NEAR = 5.0  # pixels: the largest distance of a correct centre
-OVERLAPS = np.arange(0.5, 0.91, 0.1)  # intersections over unions of masks
+OVERLAPS = np.arange(0.5, 0.91, 0.1)  # thresholds on the intersection over union of two masks
 COLUMNS = ("precision", "recall", "F1", "count error", "exact", "AP 0.5", "AP 0.5-0.9")
 
 
@@ -72,7 +72,7 @@ def of_model(path: str) -> dict[str, Found]:
     """Reads the objects that a model found.
 
     Args:
-        path: what `lavae infer` wrote as .jsonl.
+        path: the .jsonl file that `lavae infer` wrote.
 
     Returns:
         Centres and label image, by the name of the image.
@@ -136,7 +136,7 @@ def row(found: dict[str, Found], truth: dict[str, np.ndarray]) -> list[float]:
 
 
 def _numbered(labels: np.ndarray) -> np.ndarray:
-    """A label image whose objects are 1 to n."""
+    """Renumbers the objects of a label image from 1 to n."""
     in_order = np.unique(np.append(labels, 0), return_inverse=True)[1]
     return in_order[:-1].reshape(labels.shape)
 
@@ -145,7 +145,7 @@ def score(path: str) -> None:
     """Prints the scores of a model and of classical methods.
 
     Args:
-        path: what `lavae infer` wrote as .jsonl.
+        path: the .jsonl file that `lavae infer` wrote.
     """
     files = part(PART.value)
     labels = pathlib.Path(DATA.value) / "labels"

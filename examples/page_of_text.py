@@ -8,7 +8,7 @@
         --min_score=0.05 --groups=64
     python examples/page_of_text.py --score=letters.jsonl --truth=pages/test/truth.json
 
-Pages are dark on white, with a typewriter's even spacing, so that letters do not touch. The words
+Letters are dark on white, evenly spaced as by a typewriter, so that they do not touch. The words
 are those of the project's licence, in random order. letters_groups.png shows the alphabet that the
 model discovers: letters grouped by appearance.
 """

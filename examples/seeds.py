@@ -21,7 +21,9 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
-LONGEST = flags.DEFINE_float("longest", 15.0, "Pixels of the longest seed.", lower_bound=4.0)
+LONGEST = flags.DEFINE_float(
+    "longest", 15.0, "Length of the longest seed, in pixels.", lower_bound=4.0
+)
 IMAGES = flags.DEFINE_list("images", ["500", "100"], "Numbers of images of `train` and `test`.")
 
 MOST = 12  # the largest number of seeds in an image

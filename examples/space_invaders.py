@@ -1,4 +1,4 @@
-"""Finds invaders in frames of the game without labels, and scores what a model finds.
+"""Finds invaders in frames of the game without labels, and scores the detections.
 
     pip install ale-py
     python examples/space_invaders.py --make=frames/

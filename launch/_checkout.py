@@ -1,4 +1,4 @@
-"""Start of the programs of a checkout, which import this module before all others."""
+"""Starts the programs of a checkout, which import this module before all others."""
 
 import importlib
 import pathlib

@@ -19,9 +19,11 @@ from lavae_jax.commands import program
 from lavae_jax.training import files
 
 METRICS = flags.DEFINE_list(
-    "metric", ["held_out_neg_elbo", "held_out_count_accuracy"], "Names in metrics.jsonl."
+    "metric",
+    ["held_out_neg_elbo", "held_out_count_accuracy"],
+    "The metrics to draw, by their names in metrics.jsonl.",
 )
-HIGHEST = flags.DEFINE_float("highest", None, "Values above it are left out of the picture.")
+HIGHEST = flags.DEFINE_float("highest", None, "Cut off values above this one.")
 OUTPUT = flags.DEFINE_string("output", "curves.png", "The picture to write.")
 
 

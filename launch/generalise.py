@@ -63,7 +63,7 @@ def measure(model: lavae_jax.Model, dataset: str, canvas: int, count: int) -> di
         count: the number of objects in each scene.
 
     Returns:
-        The scores by name; None if the canvas has no room for so many objects.
+        The scores by name; None if the canvas is too small for the objects (see `FULL`).
     """
     options = model_flags.builder_options(model, dataset)
     builder = datasets.make_builder(**{**options, "canvas": canvas})
@@ -92,8 +92,8 @@ def main():
             results.append({"kind": kind, "canvas": canvas, "count": count, **scores})
             off = scores.get("centre_distance_95")
             print(
-                f"{kind} objects, {canvas}x{canvas}, {count} of them: "
-                f"{scores['count_accuracy']:.1%} counted right"
+                f"{count} {kind} objects on {canvas}x{canvas} pixels: "
+                f"count accuracy {scores['count_accuracy']:.1%}"
                 + ("" if off is None else f", 95th-percentile centre error {off:.2f} pixels"),
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""Writes Table 1 of the paper together with our results.
+"""Prints Table 1 of the paper together with our results.
 
     python launch/table.py results.json
     python launch/table.py --format=markdown lavae_jax/weights/*/results*.json
@@ -17,7 +17,7 @@ from absl import flags
 from lavae_jax import table
 from lavae_jax.commands import program
 
-FORMAT = flags.DEFINE_enum("format", "text", list(table.FORMATS), "How to write the table.")
+FORMAT = flags.DEFINE_enum("format", "text", list(table.FORMATS), "The format of the table.")
 
 
 def main(files: list[str]) -> None:

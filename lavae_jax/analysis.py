@@ -2,8 +2,8 @@
 
     records = lavae_jax.analyse(model, "folder/")
 
-Each network runs once: images are preprocessed and decomposed, and their objects are decoded and
-measured (see `decomposition`).
+Images are preprocessed and decomposed (see `decomposition`), and their objects are decoded and
+measured.
 """
 
 import math
@@ -22,9 +22,9 @@ from lavae_jax.objects import Record
 from lavae_jax.preprocessing import ImageError, is_binary
 
 IMAGES_AT_ONCE, PIXELS_AT_ONCE = 64, 1 << 22
-SIZES_WITH_BOUND = 8  # image sizes that have a bound; each is compiled
+SIZES_WITH_BOUND = 8  # bounds are computed for at most this many image sizes; each is compiled
 
-# draw(number, raw, record) is called with each image.
+# Called as draw(number, raw, record) for each image.
 Draw = Callable[[int, np.ndarray, Record], None]
 
 

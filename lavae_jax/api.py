@@ -107,8 +107,8 @@ def as_batch(images, channels: int):
 def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
     if math.prod(canvas) < least:
         raise ImageError(
-            f"images of {canvas[0]}x{canvas[1]} have fewer pixels than {least}, the number of "
-            "objects that this model places on different pixels"
+            f"images of {canvas[0]}x{canvas[1]} are too small: the model needs at least {least} "
+            "pixels, one for each object"
         )
 
 
@@ -122,7 +122,7 @@ def _refuse_large(x, purpose: str) -> None:
 
 
 def _warn(message: str) -> None:
-    """Warns the code that called this package."""
+    """Emits a warning that points to the line that called this package."""
     frame, level = sys._getframe(1), 2
     package = __name__.partition(".")[0]
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -229,7 +229,7 @@ class _Trained:
         indices = range(len(x)) if indices is None else indices
         if len(indices) != len(x):
             raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
-        # Ten times as many samples are processed at once as images are by other methods.
+        # A batch has up to ten times as many samples as batches of other methods have images.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
         inputs = (x, _image_keys(key, indices), *more)
@@ -441,8 +441,8 @@ class Model(_Trained):
             indices: [B], from which each image's random numbers are derived; by default 0, 1, ...
                 With its index in the data set, an image has the same bound in any part of the set.
             progress: the title of a progress bar; by default there is none.
-            max_objects: slots for each image; by default, as many as are counted. With fewer, the
-                result is not a bound.
+            max_objects: slots for each image; by default, at least the largest inferred count. With
+                fewer, the result is not a bound.
 
         Returns:
             `log_p` [B] in nats, and `terms`, [B] each.
@@ -832,7 +832,7 @@ def _baseline_samples(canvas: tuple[int, int]) -> Callable:
 def _posterior(detected: Sequence[Detections], slots: int) -> inference.LocationPosterior:
     """q(n | x) and q(z_loc | n, x) of selected detections, of which all orders are equally likely.
 
-    Images with more objects than slots have those of their most probable objects.
+    If an image has more objects than there are slots, only the first ones are used.
     """
     count = np.array([min(len(one.location), slots) for one in detected], np.int32)
     pixel = np.zeros((len(detected), slots), np.int32)

@@ -35,7 +35,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         step: the training step.
-        arrays: by path in the tree that they came from.
+        arrays: the arrays of a tree, by their paths in it; see `flatten`.
         meta: all other information, in JSON's types.
     """
 
@@ -73,7 +73,7 @@ def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
     """Puts arrays into a tree; the inverse of `flatten`.
 
     Args:
-        arrays: by path in the tree.
+        arrays: the arrays by their paths in the tree.
         like: a tree of the expected structure, shapes and types: arrays, or their shapes.
 
     Returns:
@@ -258,7 +258,7 @@ def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _checkpointer():
-    """One process writes, without waiting for the others."""
+    """Makes a checkpointer with which this process works without waiting for the others."""
     import orbax.checkpoint as ocp  # slow to import, and not needed to use a shipped model
 
     alone = ocp.options.MultiprocessingOptions(

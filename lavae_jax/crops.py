@@ -1,6 +1,6 @@
 """Custom images as training data: crops of one size, and settings estimated from them.
 
-Every step cuts out new crops. An object that the border of a crop cuts is learnt as its visible
+Every step cuts out new crops. An object that the border of a crop cuts is learned as its visible
 part, located at the centre of that part. In whole images, only objects at the image's own border
 are cut.
 """
@@ -21,11 +21,11 @@ from lavae_jax.normalisation import Components
 from lavae_jax.preprocessing import MOSTLY_FOREGROUND, ImageError, Preprocessing, is_binary
 
 KEPT_BYTES = 2 << 30  # decoded images that are cached in memory; others are read again each time
-SAMPLED_IMAGES = 500  # the most images from which thresholds and sizes are estimated
-SIZED_IMAGES = 100  # the most images from which the usual size of grey objects is estimated
-FEW_IMAGES = 20  # the most images from which it is decided whether images are grey
+SAMPLED_IMAGES = 500  # thresholds and sizes are estimated from at most this many images
+SIZED_IMAGES = 100  # the usual size of grey objects is estimated from at most this many images
+FEW_IMAGES = 20  # at most this many images are examined to decide whether all are grey
 FEW_OBJECTS = 3  # an image with fewer objects does not show their usual size
-SPECK = 2  # the most pixels of a component that is too small for an object
+SPECK = 2  # components of at most this many pixels are too small for objects
 SKIP = ". (config.dataset.unreadable='skip' skips such files)"
 LEVELS = 65_535
 
@@ -146,9 +146,9 @@ def usual_diameter(found: list[Components]) -> float:
     medians = [np.median(one) for one in several or sizes if len(one)]
     if not medians:
         raise ImageError(
-            "no image shows anything that could be an object: if they are dark on a bright "
-            "background, invert them (config.dataset.invert=True, --invert); otherwise, set their "
-            "diameter (config.dataset.diameter)"
+            "no image shows anything that could be an object. If objects are dark on a bright "
+            "background, invert the images (config.dataset.invert=True, --invert); otherwise, set "
+            "the diameter of objects (config.dataset.diameter)"
         )
     return round(float(np.median(medians)), 2)
 
@@ -412,7 +412,7 @@ def held_out(wanted: float, images: int) -> int:
     """Computes the number of images to hold out.
 
     Args:
-        wanted: a share of the images if it is below 1, at least one of them; else their number.
+        wanted: if below 1, a share of the images (at least one of them); otherwise their number.
         images: the number of all images.
 
     Returns:
@@ -452,7 +452,7 @@ def parts(crops: Crops, most: int = SAMPLED_IMAGES) -> Parts:
 
     Args:
         crops: the crops.
-        most: how many crops to examine at most, spread evenly over all images.
+        most: the largest number of crops to examine, spread evenly over all images.
 
     Returns:
         The components.
@@ -507,7 +507,7 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
         max_objects: M.
 
     Returns:
-        Warnings, a line each.
+        Warnings, one line each.
 
     Raises:
         ImageError: if the crops cannot be used.
@@ -531,17 +531,17 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
     if crops.counts is not None and not crops.whole:
         said.append(
             "count accuracy is not shown, since counts are those of whole images, but canvases "
-            "are parts of them; to see it, set config.dataset.canvas to the size of the images"
+            "show parts of images; to see it, set config.dataset.canvas to the size of the images"
         )
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(
-            f"one in 20 connected parts is larger than config.model.sprite_size={sprite_size} "
+            f"one in 20 connected components is larger than config.model.sprite_size={sprite_size} "
             f"({int(np.quantile(found.side, 0.95))} pixels); `lavae show` "
             "proposes a size"
         )
     if (found.count > max_objects).mean() > 0.01:
         said.append(
-            f"canvases have up to {found.count.max()} connected parts, but "
+            f"canvases have up to {found.count.max()} connected components, but "
             f"config.model.max_objects={max_objects}; increase it, or choose a smaller canvas"
         )
     return said

@@ -4,7 +4,7 @@
     select      which peaks are objects
     describe    the appearance network, once for each object: z_app from the window around it
 
-Where a model tells second detections of one object from two objects, `duplicates.drop` follows.
+If the model has a `resolve_radius`, `duplicates.drop` then drops second detections of an object.
 
 Everything that uses a trained model takes this path: arrays, folders, images of different sizes,
 large images, evaluation and the playground. Training has compiled, differentiable forms of the same
@@ -33,7 +33,7 @@ Run = Callable[..., np.ndarray]
 Images = Sequence[np.ndarray]  # [H, W, C] each, as the model sees them
 
 USUAL_PIXELS = 64 * 64
-PIXELS_AT_ONCE = 1 << 23  # the most pixels of tiles that are stacked on the host
+PIXELS_AT_ONCE = 1 << 23  # the largest number of pixels of tiles that are stacked on the host
 OBJECTS_AT_ONCE = 512
 FEW_OBJECTS = 64  # smaller batches are padded to this, so that few programs are compiled
 
@@ -45,7 +45,8 @@ class Detections(NamedTuple):
         canvas: height and width, H and W.
         location: row and column of each object, [n, 2].
         log_odds: the log-odds of each object, [n].
-        num_detected: how many objects were detected, including those that `select` left out.
+        num_detected: how many objects were detected, including those that `select` left out, but
+            not dropped duplicates.
         log_odds_map: the log-odds of an object at each pixel, [H, W]; None if not kept.
     """
 
@@ -168,7 +169,7 @@ def select(
 
     Args:
         detections: the detections in one image.
-        max_objects: the most objects that are kept.
+        max_objects: the largest number of objects that are kept.
         min_score: the minimum probability of an object.
 
     Returns:

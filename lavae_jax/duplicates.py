@@ -1,7 +1,7 @@
-"""Second detections of one object, which the likelihood tells from two objects.
+"""Drops second detections of an object, which the likelihood distinguishes from a second object.
 
-The location network may find two peaks for one object. No rule about their distance can tell them
-from two objects that overlap, but the generative model can: the sprite of a second detection
+The location network may find two peaks for one object. Their distance alone cannot distinguish
+them from two objects that overlap, but the generative model can: the sprite of a second detection
 explains nothing that the first one does not.
 """
 
@@ -25,7 +25,7 @@ def drop(
     detected: Sequence[Detections],
     described: Sequence[decomposition.Appearances],
 ) -> tuple[list[Detections], list[decomposition.Appearances]]:
-    """Drops detections without which the ELBO of their image is higher.
+    """Drops detections whose removal increases the ELBO of their image.
 
     Only detections with another one at most `settings.resolve_radius` rows and columns away are
     considered, the least useful first. A detection is useful if its sprite adds more to
@@ -35,13 +35,13 @@ def drop(
 
     Args:
         run: computes functions of the model; see `decomposition.Run`.
-        settings: of the model.
+        settings: the model's settings.
         images: as the model sees them, [H, W, C] each.
         detected: the detections of each image.
         described: their appearances.
 
     Returns:
-        What is left of the detections and their appearances.
+        The remaining detections and their appearances.
     """
     detected, described = list(detected), list(described)
     radius = settings.resolve_radius
@@ -65,7 +65,7 @@ class _Drawn(NamedTuple):
 
     image: np.ndarray  # [4 h + H, 4 h + W, C]
     is_image: np.ndarray  # [4 h + H, 4 h + W, 1]: 1, and 0 in the margin
-    location: np.ndarray  # [n, 2], without the margin
+    location: np.ndarray  # [n, 2], in the image without its margin
     sprites: np.ndarray  # [n, h, h, C]
 
 
@@ -137,6 +137,6 @@ def _with_and_without(
 
 
 def _log_ratio(lavae: LAVAE, x: jax.Array, with_it: jax.Array, without: jax.Array) -> jax.Array:
-    """log p(x | with_it) - log p(x | without), [P]: λ of windows [P, h, h, C]."""
+    """log p(x | with_it) - log p(x | without), [P], for λ of windows [P, h, h, C]."""
     likelihood = likelihoods.of(lavae.settings)
     return bernoulli.sum_pixels(likelihood.log_prob(x, with_it) - likelihood.log_prob(x, without))

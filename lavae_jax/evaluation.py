@@ -409,8 +409,8 @@ def scores_of_found(
 
     Returns:
         `distance` [B, M] of matched centres in pixels, and `foreground_ari` [B], nan where there is
-        nothing to measure; `is_true` [B, M], whether an object is within `TOLERANCE` of a true one,
-        by the largest matching.
+        nothing to measure; `is_true` [B, M], whether an object is matched to a true one within
+        `TOLERANCE`, in a matching with as many pairs as possible.
     """
     distances, is_true, ari = [], [], np.full(len(mask), np.nan)
     for b, one in enumerate(found):
@@ -558,7 +558,7 @@ def disentanglement(
 
 
 def _rounded(model: Model, scene: Scene) -> np.ndarray:
-    """The most likely binary images of scenes."""
+    """Renders scenes as binary images: 1 where a pixel is foreground."""
     means = np.asarray(model.render(scene))
     return likelihoods.of(model.settings).is_foreground(means).astype(np.float32)
 

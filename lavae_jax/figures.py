@@ -294,7 +294,7 @@ def training_curves(
 ) -> Figure:
     """Draws metrics over steps, one panel each.
 
-    The highest twentieth of the values is cut off, because the first steps' values would hide the
+    Values above the 95th percentile are cut off, because those of the first steps would hide the
     rest. A metric with a highest possible value is shown up to that value.
 
     Args:
@@ -444,7 +444,7 @@ def sizes(
     sides: np.ndarray,
     chosen: float,
     name: str = "sprite_size",
-    what: str = "the larger side of a connected part",
+    what: str = "the longer side of a connected component",
     panel_inches: float = 1.0,
 ) -> Figure:
     """Draws a histogram of sizes, with a line at the chosen size.
@@ -466,7 +466,7 @@ def sizes(
     axis.axvline(chosen, color=COLORS[0])
     axis.text(chosen, axis.get_ylim()[1], f" {name} {chosen:g}", fontsize=font, va="top")
     axis.set_xlabel(f"{what}, in pixels", fontsize=font)
-    axis.set_ylabel("parts", fontsize=font)
+    axis.set_ylabel("components", fontsize=font)
     axis.tick_params(labelsize=0.9 * font)
     axis.spines[["top", "right"]].set_visible(False)
     return figure

@@ -168,7 +168,7 @@ _LOCK = threading.Lock()
 
 
 def _open(path: pathlib.Path) -> Image.Image:
-    """Opens an image of any size: large ones are processed in tiles."""
+    """Opens an image without Pillow's size limit, since large images are processed in tiles."""
     with _LOCK:
         most_pixels, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:

@@ -317,7 +317,7 @@ def infer(lavae: LAVAE, x: jax.Array, max_objects: int | None = None) -> Scene:
     Args:
         lavae: bound model.
         x: images, [B, H, W, C].
-        max_objects: the most objects of an image; None for M.
+        max_objects: the largest number of objects in an image; None for M.
 
     Returns:
         B scenes.

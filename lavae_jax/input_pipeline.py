@@ -270,7 +270,7 @@ def eval_batches(
         source: the examples.
         batch_size: the number of examples in a batch, over all processes.
         shard: the part that is read; by default that of this process.
-        reading: the index of this pass over the examples; those that vary differ from pass to pass.
+        reading: the index of this pass; examples that vary, such as random crops, depend on it.
 
     Returns:
         An iterator of batches [devices, batch_size / devices, ...] with the examples' features and

@@ -74,7 +74,7 @@ def within(radius: int, canvas: tuple[int, int]) -> ExcludedBy:
     """Excludes the square of pixels around a draw.
 
     Args:
-        radius: the most rows and columns between a draw and an excluded pixel.
+        radius: the largest distance, in rows and in columns, from a draw to an excluded pixel.
         canvas: height and width, H and W.
 
     Returns:

@@ -40,7 +40,7 @@ def label(
 
     A pixel is assigned to the object whose sprite is brightest there (the first of equally bright
     ones), provided that its level is high enough for that object (see `SHARE`). In a binary image,
-    every foreground pixel is.
+    every foreground pixel is bright enough.
 
     Args:
         location: [n, 2], row and column of each object on the canvas.

@@ -21,13 +21,13 @@ class Measured(NamedTuple):
     Attributes:
         row: row of the centre of mass of its sprite.
         column: column of the centre of mass of its sprite.
-        top: first row of its box, which holds the pixels that are more likely foreground than not.
+        top: first row of its box, which contains the foreground pixels of its sprite.
         left: first column of its box.
         height: height of its box.
         width: width of its box.
         score: probability that it is an object.
-        brightness: mean of the image over the pixels that are more likely foreground than not; None
-            without an image.
+        brightness: mean of the image over the foreground pixels of its sprite; None without an
+            image.
     """
 
     row: float

@@ -15,8 +15,8 @@ class Budget(NamedTuple):
     """How many objects are computed.
 
     Attributes:
-        num_slots: S, the most objects of an image.
-        capacity: P, the most objects of a batch.
+        num_slots: S, the largest number of objects in an image.
+        capacity: P, the largest number of objects in a batch.
     """
 
     num_slots: int

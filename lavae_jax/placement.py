@@ -212,7 +212,7 @@ def overlap(
     """Finds the part of the canvas that a sprite covers, and the corresponding part of the sprite.
 
     Args:
-        location: row and column, [2]; beyond the canvas, the nearest pixel of it is used.
+        location: row and column, [2]; outside the canvas, its nearest pixel is used instead.
         size: height and width of the sprite.
         canvas: height and width, H and W.
 

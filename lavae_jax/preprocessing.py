@@ -15,9 +15,9 @@ import numpy as np
 from lavae_jax import normalisation
 from lavae_jax.errors import UserError
 
-GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # of red, green and blue
-SIGNIFICANT = 6.0  # deviations of the background; pixels above belong to an object
-CLIPPED = 4.0  # deviations of the background; pixels above do not belong to it
+GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # weights of red, green and blue
+SIGNIFICANT = 6.0  # standard deviations above the background; pixels above belong to an object
+CLIPPED = 4.0  # standard deviations above the background; pixels above do not belong to it
 LEAST_NOISE = 1 / 255  # the smallest standard deviation of a background
 BRIGHT = 0.9  # quantile of objects' pixels that is taken for their brightness
 MOSTLY_FOREGROUND = 0.5  # share of foreground above which an image is probably inverted
@@ -58,7 +58,7 @@ class Preprocessing:
         if self.levels not in ("binary", "grey"):
             raise ImageError(f"levels={self.levels!r} must be 'binary' or 'grey'")
         if self.levels == "grey" and not (self.diameter and self.diameter > 0):
-            raise ImageError(f"diameter={self.diameter}: grey levels need that of the usual object")
+            raise ImageError(f"diameter={self.diameter}: grey levels need the usual diameter")
         if self.channels not in (1, 3):
             raise ImageError(f"channels={self.channels} must be 1 or 3")
         is_number = not isinstance(self.threshold, str)

@@ -24,7 +24,7 @@ from lavae_jax.gaussian import Gaussian
 
 LEAST_VARIANCE = 0.03  # of a component at initialisation
 STANDARD_SHARE = 0.01  # ε
-ENTRIES = 2**22  # the most entries of a matrix [P, K] that are computed at once
+ENTRIES = 2**22  # the largest number of entries of a matrix [P, K] that are computed at once
 
 
 class Mixture(NamedTuple):
@@ -174,8 +174,7 @@ def sample(prior: Mixture | None, noise: jax.Array, choice: jax.Array) -> jax.Ar
     Args:
         prior: p(z_app).
         noise: standard normal, [..., L].
-        choice: uniform in [0, 1), [...]; it selects the component, or N(0, I) if it is at least 1 -
-            ε.
+        choice: uniform in [0, 1), [...]; it selects the component, or N(0, I) if at least 1 - ε.
 
     Returns:
         Appearances, [..., L].

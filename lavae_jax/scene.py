@@ -165,7 +165,7 @@ class Scene:
                         score[b, k] = thing["score"]
             canvas, model = tuple(content["canvas"]), content["model"]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ValueError(f"this is not a scene's dictionary: {error!r}") from error
+            raise ValueError(f"the dictionary does not describe scenes: {error!r}") from error
         score = None if score is None else jnp.asarray(score)
         return cls(*map(jnp.asarray, (count, location, appearance)), canvas, model, score)
 

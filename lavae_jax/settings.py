@@ -155,8 +155,8 @@ class LavaeSettings:
         gamma: γ on a 64x64 canvas.
         threshold: objects are peaks of h_loc above `threshold` times γ.
         peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
-        resolve_radius: of peaks at most this many rows and columns apart, those without which the
-            likelihood is as good are dropped (see `duplicates`); 0 to keep all.
+        resolve_radius: of peaks at most this many rows and columns apart, those are dropped whose
+            removal increases the ELBO (see `duplicates`); 0 to keep all.
         support: where q(z_loc) samples: all "pixels", as in the paper, or the "peaks" that f_count
             counts, which never samples one object twice at two pixels.
         location: settings of the location network.

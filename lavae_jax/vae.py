@@ -1,8 +1,8 @@
 """Fully convolutional VAEs whose latents form a grid (App. B).
 
-During warm-up, the auxiliary VAE shows the location network where the objects are. The baseline is
-what LAVAE is compared with; it has the paper's networks or those of `glimpse`. The settings of each
-architecture build a `GridVAE`, and the functions below take a bound one.
+During warm-up, the location network learns from the auxiliary VAE where the objects are. LAVAE is
+compared with the baseline, which has the paper's networks or those of `glimpse`. The settings of
+each architecture build a `GridVAE`, and the functions below take a bound one.
 """
 
 import dataclasses

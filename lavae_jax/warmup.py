@@ -1,8 +1,8 @@
 """Warm-up of the location network by an auxiliary VAE (App. B).
 
-The auxiliary VAE encodes information where the image has content, so the map of its KL is high
-there. In the paper's warm-up, h_loc / γ is fitted to that map while the ELBO is trained. The phased
-warm-up trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
+The auxiliary VAE encodes information where the image has content, so its KL map is high there. In
+the paper's warm-up, h_loc / γ is fitted to that map while the ELBO is trained. The phased warm-up
+trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
 
 - The map is averaged over shifts of the image relative to the VAE's grid of latents. The average is
   smooth, and its maxima follow the objects instead of the cells of the grid.
@@ -108,7 +108,7 @@ def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: in
         auxiliary: bound auxiliary VAE.
         x: images, [B, H, W, C].
         keys: random keys, [B].
-        shifts: the number of offsets in each direction, at most the pixels of a cell.
+        shifts: the number of offsets in each direction, at most the side of a cell in pixels.
 
     Returns:
         The mean map, [B, H, W].

@@ -170,7 +170,7 @@ def test_binary_images_with_dark_objects_are_inverted(kind, high, model):
     np.testing.assert_array_equal(model.preprocess(binary)[..., 0], binary)
 
 
-def test_implausible_images_are_warned_of(model):
+def test_implausible_images_cause_a_warning(model):
     with pytest.warns(UserWarning, match=r"99% of the pixels are foreground.*invert=True") as seen:
         model.infer(1 - IMAGES)
     assert [warning.filename for warning in seen] == [__file__]  # the line that has to change
@@ -233,7 +233,7 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: m.infer(IMAGES, min_score=float("nan")), ValueError, "min_score=nan"),
         (lambda m: m.infer(IMAGES, key=2**70), ValueError, "more than 64 bits"),
         (lambda m: m.infer(IMAGES, key=1, min_score=0.5), ValueError, "neither max_objects nor"),
-        (lambda m: m.infer(np.zeros((2, 2, 4)), key=1), ValueError, "2x4 have fewer pixels than"),
+        (lambda m: m.infer(np.zeros((2, 2, 4)), key=1), ValueError, "2x4 are too small"),
         (lambda m: m.infer([IMAGES, IMAGES]), ValueError, "a list has one image in each item"),
         (lambda m: m.bound([IMAGES[0], IMAGES[1, :9]]), ValueError, "images differ in size"),
         (lambda m: lavae_jax.analyse(m, IMAGES, max_objects=-1), ValueError, "must be at least 1"),
@@ -246,7 +246,7 @@ def test_other_bad_inputs_are_explained(model, scene):
         (lambda m: m.sample(0, 6, count=[-1]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, count=[-1, 2]), ValueError, "expected whole numbers"),
         (lambda m: m.sample(0, 6, canvas=(-64, 64)), ValueError, "canvas height=-64"),
-        (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "fewer pixels than 10, the number"),
+        (lambda m: m.sample(0, 6, canvas=(2, 4)), ValueError, "needs at least 10 pixels"),
         (lambda m: m.sample(0, 6, canvas=64), ValueError, r"canvas=64 must be \(height, width\)"),
         (lambda m: m.bound(IMAGES, num_samples=2.5), TypeError, "num_samples=2.5 must be a whole"),
         (lambda m: m.with_settings(max_objects=20), ValueError, "the support of p"),
@@ -320,14 +320,14 @@ def test_weights_that_are_not_finite_are_refused(value):
         model_files.build(handmade.run_config(), arrays)
 
 
-def test_loading_needs_the_model_s_settings_only():
+def test_loading_needs_only_the_model_s_settings():
     config = handmade.run_config()
     config.curriculum.phases = ("unknown",)  # which no training would accept
     del config.curriculum, config.auxiliary, config.batch_size
     assert model_files.build(config, handmade.arrays()).infer(IMAGES).count.tolist() == [3, 2, 0]
 
 
-def test_a_config_from_before_there_was_a_choice_of_prior_has_the_paper_s(model):
+def test_an_old_config_without_a_prior_has_the_paper_s_prior(model):
     config = handmade.run_config()
     del config.model.prior
     old = model_files.build(config, handmade.arrays())
@@ -370,7 +370,7 @@ def test_a_mixture_with_components_for_both_objects_samples_little_else(model):
     assert bounds[0][2] == bounds[1][2] == 0
 
 
-def test_the_bound_is_a_pure_function_under_jit_and_measure_says_that_it_is_none(model, scene):
+def test_the_bound_is_a_pure_function_under_jit_and_measure_is_not(model, scene):
     whole = model.bound(IMAGES, num_samples=3, max_objects=10).log_p
     traced = jax.jit(lambda x: model.bound(x, num_samples=3).log_p)(IMAGES)
     np.testing.assert_allclose(traced, whole, rtol=1e-5)
@@ -434,7 +434,7 @@ def test_a_scene_of_another_model_is_refused(model, scene):
     assert model.render(lavae_jax.Scene.from_dict(scene.to_dict())).shape == IMAGES.shape
 
 
-def test_keys_are_numbers_of_any_kind(model):
+def test_keys_are_integers_or_jax_keys(model):
     expected = model.sample(3, 4).location
     for key in (np.int64(3), np.array(3), jax.random.key(3)):
         np.testing.assert_array_equal(model.sample(key, 4).location, expected)
@@ -502,7 +502,7 @@ def test_what_is_left_out_does_not_change_the_bound(model):
     assert all_objects == pytest.approx(one_object, rel=1e-5)
 
 
-def test_images_have_a_bound_up_to_as_many_objects_as_p_n_has(model):
+def test_images_have_a_bound_if_their_count_is_in_the_support_of_p_n(model):
     places = [(row, column, False) for row in range(1, 20, 5) for column in range(1, 24, 5)]
     images = [picture(*places[:number]) for number in (0, 1, 10, 11)]
     records = lavae_jax.analyse(model, np.stack(images), num_samples=2)
@@ -510,7 +510,7 @@ def test_images_have_a_bound_up_to_as_many_objects_as_p_n_has(model):
     assert [record["log_p"] is None for record in records] == [False, False, False, True]
 
 
-def test_images_of_a_list_have_a_type_and_random_numbers_of_their_own(model):
+def test_each_image_of_a_list_has_its_own_type_and_random_numbers(model):
     bright = (IMAGES[0] * 255).astype(np.uint8), (IMAGES[1] * 65_535).astype(np.uint16)
     assert model.infer(list(bright)).count.tolist() == [3, 2]
     single = [picture((3, 4, False), (9, 9, False)), picture((3, 4, False), (9, 9, False))[:15]]
@@ -574,8 +574,8 @@ def test_location_probabilities_of_large_images_are_those_of_each_pixel(monkeypa
     np.testing.assert_allclose(model.location_probabilities(images), expected, atol=1e-4)
 
 
-def test_each_image_of_a_list_has_the_sample_of_its_place(model):
-    """That which it has in a batch of images of its size."""
+def test_the_sample_of_an_image_in_a_list_depends_on_its_index(model):
+    """It is the sample that the image has at that index in a batch of images of its size."""
     model = api.Model(model.module, model.variables, model.config, batch_size=1)
     two = picture((3, 4, False), (9, 9, False))
     images = [two, picture((1, 1, False))[:15], two[:15], two]
@@ -603,9 +603,9 @@ def test_a_scene_has_no_more_slots_than_pixels(model):
         assert scene.appearance.shape == (1, 8, 2)
         assert scene.count.tolist() == [1]
     np.testing.assert_allclose(np.asarray(model.render(scene))[0], image, atol=1e-3)
-    with pytest.raises(ValueError, match="2x4 have fewer pixels than 10, the number"):
+    with pytest.raises(ValueError, match="2x4 are too small: the model needs at least 10 pixels"):
         model.bound(image)
-    with pytest.raises(ValueError, match="2x4 have fewer pixels than 10, the number"):
+    with pytest.raises(ValueError, match="2x4 are too small: the model needs at least 10 pixels"):
         jax.jit(model.infer)(image)
 
 

@@ -10,7 +10,7 @@ from lavae_jax import bernoulli
 INTENSITY = jnp.array([0.0, 1e-7, 1e-3, 0.2, 0.5, 0.9, 0.999, 1.0, 1.2, 2.0, 7.0])
 
 
-def test_it_is_a_distribution_for_every_sum_of_sprites():
+def test_probabilities_add_up_to_one_for_every_sum_of_sprites():
     foreground, background = bernoulli.log_prob(1.0, INTENSITY), bernoulli.log_prob(0.0, INTENSITY)
     assert np.isfinite(foreground).all()
     assert np.isfinite(background).all()
@@ -37,7 +37,7 @@ def test_brighter_is_likelier_to_be_foreground_without_jumps():
         assert np.abs(np.diff(slope)).max() < 0.2  # from 1 to 0 within some δ
 
 
-def test_the_gradient_is_alive_where_it_matters():
+def test_the_gradient_never_vanishes():
     slope = jax.vmap(jax.grad(bernoulli.log_prob, argnums=1), (None, 0))
     foreground, background = slope(1.0, INTENSITY), slope(0.0, INTENSITY)
     assert (foreground > 0).all()
@@ -46,7 +46,7 @@ def test_the_gradient_is_alive_where_it_matters():
     np.testing.assert_allclose(background[-2:], -1 / (INTENSITY[-2:] - 1), rtol=1e-3)  # overlap
 
 
-def test_noise_below_zero_is_black_and_pulls_as_black_does():
+def test_rounding_noise_below_zero_has_the_value_and_slope_of_zero():
     slope = jax.grad(bernoulli.log_prob, argnums=1)
     assert slope(1.0, -1e-8) == slope(1.0, 0.0) > 1e5
     assert np.isfinite(bernoulli.log_prob(1.0, jnp.array(-1e-5)))

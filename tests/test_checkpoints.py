@@ -31,7 +31,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert tree["moments"][1].dtype == np.float32
 
 
-def test_there_may_be_none(tmp_path):
+def test_a_folder_may_have_no_checkpoints(tmp_path):
     assert checkpoints.load_newest(tmp_path / "nowhere") is None
 
 
@@ -65,7 +65,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, damage, caplog):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, damage, caplog):
     write(tmp_path, 1)
     write(tmp_path, 2)
     DAMAGES[damage](tmp_path / "2")
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_intact(tmp_path, monkeypatch)
     assert checkpoints.load_newest(tmp_path).step == 1
 
 
-def test_an_unfinished_checkpoint_is_none_and_is_cleared_away(tmp_path):
+def test_an_unfinished_checkpoint_is_ignored_and_deleted(tmp_path):
     write(tmp_path, 1)
     shutil.copytree(tmp_path / "1", tmp_path / ".unfinished-2")
     assert checkpoints.load_newest(tmp_path).step == 1
@@ -118,7 +118,7 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
     assert checkpoints.load_newest(tmp_path).step == 45
 
 
-def test_nor_do_those_whose_sums_fit_but_which_cannot_be_read(tmp_path):
+def test_unreadable_checkpoints_with_valid_checksums_do_not_push_out_good_ones(tmp_path):
     """As of another version of Orbax."""
     for step in (30, 50, 55):
         write(tmp_path, step)
@@ -144,7 +144,7 @@ def test_a_folder_of_damaged_checkpoints_is_not_an_empty_one(tmp_path):
         checkpoints.load_newest(tmp_path)
 
 
-def test_files_that_belong_to_nobody_are_ignored(tmp_path):
+def test_unrelated_files_are_ignored(tmp_path):
     write(tmp_path, 1)
     for folder in ("1", "1/arrays", "1/arrays/d", "."):
         (tmp_path / folder / ".DS_Store").write_text("?")
@@ -171,6 +171,6 @@ def test_an_array_of_another_type_is_refused(dtype):
         checkpoints.unflatten(arrays, TREE)
 
 
-def test_meta_is_readable_by_people(tmp_path):
+def test_meta_is_human_readable(tmp_path):
     write(tmp_path, 1, note="hello")
     assert json.loads((tmp_path / "1" / "meta.json").read_text())["note"] == "hello"

@@ -88,7 +88,7 @@ def test_the_compilation_cache_is_off_for_what_is_timed_and_on_afterwards(tmp_pa
         compilation_cache.reset_cache()
 
 
-def test_what_collectives_send_is_read_off_the_program():
+def test_bytes_sent_by_collectives_are_read_from_the_program():
     program = """
       %all-reduce.1 = (f32[3,4]{1,0}, bf16[10]{0}) all-reduce(%a, %b), to_apply=%add
       %all-reduce-start = f32[] all-reduce-start(%c), to_apply=%add
@@ -97,7 +97,7 @@ def test_what_collectives_send_is_read_off_the_program():
     assert compile_check.bytes_sent(program) == 4 * 12 + 2 * 10 + 4
 
 
-def test_the_least_time_is_that_of_arithmetic_or_of_memory():
+def test_the_least_time_is_the_longer_of_arithmetic_and_memory_traffic():
     chip = Chip(flops=100.0, bandwidth=10.0, memory=1.0)
     assert Report(0, 200.0, 5.0, 0, 0).least_seconds(chip) == 2.0
     assert Report(0, 50.0, 30.0, 0, 0).least_seconds(chip) == 3.0

@@ -36,7 +36,7 @@ def test_only_what_is_above_the_threshold_counts():
     assert count(blank()) == 0
 
 
-def test_the_lower_of_two_near_peaks_is_no_peak():
+def test_the_lower_of_two_close_peaks_is_not_counted():
     h = blank()
     h[5, 5], h[5, 5 + RADIUS] = 20, 19
     assert count(h) == 1

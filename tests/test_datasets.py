@@ -156,7 +156,7 @@ def test_scenes_of_other_sizes_can_be_made(tmp_path):
         ("multi_mnist/air", {"first": 1}, "pool=60000"),
     ],
 )
-def test_a_data_set_that_cannot_be_is_refused(dataset, overrides, message):
+def test_an_impossible_data_set_is_refused(dataset, overrides, message):
     with pytest.raises(ValueError, match=message):
         datasets.make_builder(dataset, **overrides)
 
@@ -185,7 +185,7 @@ def test_overrides_are_parsed():
         ("canvas=96,seed=1,canvas=64", "'canvas' is set twice"),
     ],
 )
-def test_overrides_in_another_form_are_refused(text, bad_part):
+def test_malformed_overrides_are_refused(text, bad_part):
     with pytest.raises(ValueError, match="look like canvas=96,max_count=5") as error:
         datasets.parse_overrides(text)
     assert str(error.value).startswith(bad_part)
@@ -316,7 +316,7 @@ def test_digits_of_air_that_would_exceed_white_are_drawn_again():
     assert all((np.sqrt(area) % 1 == 0).all() for area in areas)
 
 
-def test_scenes_of_air_that_cannot_be_are_an_error(air_builder):
+def test_impossible_scenes_of_air_are_an_error(air_builder):
     with pytest.raises(ValueError, match="no valid scene of up to 9 digits on 50x50 pixels"):
         air_builder.draw(1, seed=0, counts=(9, 9))
 
@@ -346,7 +346,7 @@ def test_all_digits_have_one_order_whatever_the_source(monkeypatch):
 # --- builds ------------------------------------------------------------------
 
 
-def test_a_build_says_that_it_generates_and_nothing_of_a_download(tmp_path, capfd):
+def test_a_build_reports_that_it_generates_and_no_download(tmp_path, capfd):
     sizes = {"num_train": 3, "num_test": 2, "num_crowd": 1}
     builder = datasets.make_builder("multi_mnist/1k", data_dir=str(tmp_path), **sizes)
     datasets.prepare(builder)
@@ -383,7 +383,7 @@ def unfinished(folder):
     return [p for p in folder.rglob("incomplete.*") if p.is_dir()]
 
 
-def test_a_killed_build_is_not_taken_for_whole(tmp_path, launch):
+def test_a_killed_build_is_not_mistaken_for_a_complete_one(tmp_path, launch):
     command = [sys.executable, str(ROOT / "launch/build_data.py"), f"--data_dir={tmp_path}", SIZES]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.time() + 60
@@ -413,7 +413,7 @@ def test_a_build_without_digits_says_what_to_do_at_once(tmp_path, launch):
     assert not kept(tmp_path)
 
 
-def test_two_builds_of_the_same_data_set_do_not_meet(tmp_path, start):
+def test_concurrent_builds_of_the_same_data_set_do_not_interfere(tmp_path, start):
     flags = [f"--data_dir={tmp_path}", "--set=num_train=3000,num_test=10,num_crowd=10"]
     builds = [start("build_data.py", *flags) for _ in range(2)]
     for build in builds:
@@ -473,7 +473,7 @@ def test_drawn_scenes_are_new_and_of_the_kind_requested(builder):
     assert (usual.count.min(), usual.count.max()) == (config.min_count, config.max_count)
 
 
-def test_a_demo_draws_the_digits_that_are_at_hand(monkeypatch):
+def test_a_demo_draws_the_available_digits(monkeypatch):
     fallback = datasets.demo_builder("multi_mnist/10k", canvas=48)
     assert fallback.builder_config.name == "10k-canvas48-pool1000"
     small = datasets.make_builder("multi_mnist/1k", canvas=48)
@@ -488,7 +488,7 @@ def test_a_demo_draws_the_digits_that_are_at_hand(monkeypatch):
     assert datasets.demo_builder("multi_dsprites").builder_config.name == "default"
 
 
-def test_a_demo_does_not_pass_over_a_folder_that_was_named(tmp_path):
+def test_a_demo_does_not_ignore_a_named_folder(tmp_path):
     builder = datasets.demo_builder("multi_mnist/10k", mnist_dir=tmp_path / "nowhere")
     with pytest.raises(digits.SourceError, match="nowhere: the folder does not exist"):
         builder.draw(1, seed=0)

@@ -69,7 +69,7 @@ def test_the_detections_with_the_highest_elbo_are_kept(model, things, count):
     assert {tuple(at) for at in kept.location.tolist()} == best_subset(model, x)
 
 
-def test_every_path_drops_the_same(model):
+def test_every_code_path_drops_the_same_duplicates(model):
     images = np.stack(
         [
             handmade.picture(*things, canvas=CANVAS)
@@ -88,7 +88,7 @@ def test_every_path_drops_the_same(model):
     np.testing.assert_allclose(terms.kl_location, np.log(20 * 24), rtol=1e-5)
 
 
-def test_the_limit_counts_what_is_left(model):
+def test_the_limit_applies_after_duplicates_are_dropped(model):
     x = handmade.picture((5, 5, True), (12, 12, True), canvas=CANVAS)[None]
     (kept,), (z,) = model.decompose(x, max_objects=2)
     assert len(kept.location) == len(z) == 2

@@ -61,7 +61,7 @@ def test_the_entropy_of_the_paper_s_data_is_near_the_known_numbers():
 
 
 @pytest.mark.parametrize("dataset", ["multi_mnist/1k", "multi_dsprites"])
-def test_a_builder_knows_the_entropy_of_its_splits(dataset):
+def test_a_builder_computes_the_entropy_of_its_splits(dataset):
     builder = datasets.make_builder(dataset, canvas=48, crowd=4, min_count=1, max_count=2)
     sprites = builder.make_bank().sprites
     assert builder.entropy("train") == builder.entropy("test") == entropy(sprites, range(1, 3), 48)

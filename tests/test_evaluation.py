@@ -175,7 +175,7 @@ def test_a_perfect_model_has_perfect_scores():
     np.testing.assert_allclose(scores["foreground_ari"], [1, 1, np.nan])  # an empty scene has none
 
 
-def test_a_lost_object_and_a_shift_show():
+def test_scores_reveal_a_lost_object_and_a_shift():
     model = handmade.model()
     scene = model.infer(np.stack([picture(*o) for o in OBJECTS]))
     masks = np.stack([mask_of(*o) for o in OBJECTS])

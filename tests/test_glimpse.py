@@ -35,7 +35,7 @@ def pixels_of(cell_row, cell_column, row, column):
 
 
 @pytest.mark.parametrize("location", [(0, 0), (3, 1), (2, 3)])
-def test_a_window_is_what_is_around_the_pixel_looked_at(location):
+def test_a_window_is_centred_on_the_fixated_pixel(location):
     x = random(0, 1, *CANVAS, 2)
     seen = glimpse.windows(jnp.asarray(x), *one_hot(*location), KERNEL)
     expected = np.zeros((*GRID, KERNEL, KERNEL, 2), np.float32)
@@ -57,7 +57,7 @@ def test_a_sprite_is_drawn_around_its_location(location):
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 7, 9, 11])
-def test_weights_mix_pixels_and_drawing_is_the_adjoint_of_looking(kernel):
+def test_windows_are_linear_in_weights_and_drawing_is_their_adjoint(kernel):
     """Whether a sprite spans two cells, three or four."""
     rows, columns = random(2, 2, 2, *GRID, CELL)
     x, sprites = random(3, 2, *CANVAS, 3), random(4, 2, *GRID, kernel, kernel, 3)
@@ -159,7 +159,7 @@ def test_the_blur_falls_off_as_far_as_a_window_reaches():
     assert attended_columns(0, 0, 0, 1, 0, 0.45, 0, 0, 0, kernel=5) == [4]
 
 
-def test_there_is_nothing_to_see_on_black():
+def test_a_black_image_has_no_fixations():
     weight, seen = look(np.zeros((64, 64, 1), np.float32))
     assert not weight.any()
     assert not seen.any()
@@ -178,7 +178,7 @@ def test_the_same_thing_elsewhere_is_described_by_the_same_features_but_for_its_
     np.testing.assert_allclose(black, np.broadcast_to(black[0, 0], black.shape), atol=1e-6)
 
 
-def test_a_shape_learnt_at_some_locations_is_drawn_at_others():
+def test_a_shape_learned_at_some_locations_is_drawn_at_others():
     """What a plain network has to learn at each position in a cell."""
     settings = small_models.glimpse(width=16, latents=4)
     module = module_of(settings)

@@ -183,7 +183,7 @@ def test_dark_on_bright_is_inverted_and_colours_become_grey():
         Preprocessing(3, False, 0.5).grey(picture[..., :1], "x")
 
 
-def test_a_stochastic_look_lights_pixels_as_often_as_they_are_bright():
+def test_a_stochastic_threshold_makes_pixels_foreground_in_proportion_to_their_level():
     preprocessing = Preprocessing(1, False, "stochastic")
     source = crops.Crops(array(np.full((1, 8, 8), 0.3)), preprocessing, (8, 8))
     assert source.varies
@@ -265,7 +265,7 @@ def test_batches_of_crops_are_the_same_in_any_number_of_processes():
     np.testing.assert_array_equal(one, np.concatenate(parts, axis=1))
 
 
-def test_images_that_nothing_can_be_learnt_from_are_refused():
+def test_images_unsuitable_for_training_are_refused():
     preprocessing = Preprocessing(1, False, 0.5)
     square = np.zeros((3, 20, 20), bool)
     square[:, 4:9, 4:9] = True
@@ -281,7 +281,7 @@ def test_images_that_nothing_can_be_learnt_from_are_refused():
     crowded = np.zeros((3, 20, 20), bool)
     crowded[:, ::4, ::4] = crowded[:, 1::4, ::4] = crowded[:, ::4, 1::4] = True
     (said,) = crops.check(crops.Crops(array(crowded), preprocessing, (20, 20)), 7, 10)
-    assert "up to 25 connected parts, but config.model.max_objects=10" in said
+    assert "up to 25 connected components, but config.model.max_objects=10" in said
     (said,) = crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 3, 10)
     assert "larger than config.model.sprite_size=3 (5 pixels)" in said
     with pytest.raises(ImageError, match="100% of the pixels are foreground"):  # not of the canvas
@@ -305,7 +305,7 @@ def test_counts_of_images_that_are_larger_than_the_canvas_are_not_shown(tmp_path
 
 
 @pytest.mark.parametrize("counts", [np.ones(2, int), np.ones(3), np.array(["a", {}, 1], object)])
-def test_counts_that_are_wrong_matter_to_training_alone(counts, tmp_path):
+def test_invalid_counts_are_an_error_only_in_training(counts, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.eye(9)[None].repeat(3, 0), count=counts)
     opened, preprocessing = (
         images.open_images(str(tmp_path / "x.npz")),
@@ -393,7 +393,7 @@ def test_unreadable_files_can_be_skipped(tmp_path):
     )
 
 
-def test_sizes_are_proposed_from_connected_parts():
+def test_sizes_are_proposed_from_connected_components():
     picture = np.zeros((1, 200, 200), bool)
     picture[0, 10:21, 10:15] = picture[0, 50:54, 80:93] = True  # sides of 11 and 13
     picture[0, 100, 100] = True  # a speck

@@ -73,7 +73,7 @@ def test_a_resumed_iterator_gives_the_very_next_batch(source):
         np.testing.assert_array_equal(ours["image"], theirs["image"])
 
 
-def test_training_can_be_kept_to_a_part_of_the_split():
+def test_training_can_be_restricted_to_a_part_of_the_split():
     batches = input_pipeline.train_batches(Part(Indices(), range(100, 200)), 50, 0)
     seen = np.concatenate([b["number"].ravel() for b in take(batches, 2)])
     assert sorted(seen) == list(range(100, 200))

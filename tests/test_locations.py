@@ -72,7 +72,7 @@ def test_a_relaxed_sample_is_a_distribution_over_the_pixels_that_are_left():
 
 
 @pytest.mark.parametrize("temperature", [None, 0.6])
-def test_draws_from_a_few_pixels_are_draws_from_all_of_which_no_other_is_possible(temperature):
+def test_draws_from_candidates_are_draws_from_all_pixels_if_no_other_is_possible(temperature):
     pixel = jnp.array([[7, 2, 5, 0, 11], [3, 1, 4, 8, 9]])
     gumbel = jax.random.gumbel(jax.random.key(6), (2, 12))
 

@@ -215,7 +215,7 @@ def test_training_updates_batch_statistics_and_evaluation_does_not(x):
         ({"network": "dense", "window": 8}, "window=8 must be odd"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(arguments, message):
+def test_impossible_settings_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         AppearanceSettings(**{"network": "residual", "computed_on": "map", **arguments})
 

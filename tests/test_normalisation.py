@@ -38,14 +38,14 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_image_stays_dark_and_shows_no_object(name):
+def test_an_empty_image_stays_black_and_shows_no_object(name):
     levels = normalisation.normalise(EMPTY[name].clip(0, 1))
     assert levels.shape == (SIDE, SIDE, 1)
     assert levels.max() < 0.4  # the usual object has 0.5
     assert len(normalisation.diameters(levels)) == 0
 
 
-def test_specks_have_no_size_of_an_object():
+def test_specks_are_not_measured_as_objects():
     image = 0.2 + noise()
     image[::17, ::13] += 0.5
     assert len(normalisation.diameters(normalisation.normalise(image.clip(0, 1)))) == 0
@@ -61,7 +61,7 @@ def test_the_usual_object_has_a_level_of_one_half_whatever_the_light(level, ligh
     assert np.median(levels[discs(GRID, 10)[..., 0] == 0]) < 0.05
 
 
-def test_the_background_is_black_and_objects_are_not_where_objects_cover_most_of_an_image():
+def test_the_background_is_found_even_if_objects_cover_most_of_an_image():
     crowd = [(r, c) for r in range(8, SIDE, 16) for c in range(8, SIDE, 16)]
     covered = discs(crowd, 6.5)[..., 0] > 0
     assert covered.mean() > 0.55
@@ -70,7 +70,7 @@ def test_the_background_is_black_and_objects_are_not_where_objects_cover_most_of
     assert levels[~covered].max() < 0.1
 
 
-def test_the_part_of_the_range_that_a_camera_uses_makes_no_difference():
+def test_results_do_not_depend_on_the_part_of_the_range_that_a_camera_uses():
     image = (discs(GRID, 7) + noise()).clip(0, 1)
     twelve_bits = image / 16
     np.testing.assert_allclose(
@@ -102,7 +102,7 @@ def test_objects_of_any_size_become_twelve_pixels_wide(diameter):
     np.testing.assert_allclose(seen.shape[:2], 8 * 12, rtol=0.2)
 
 
-def test_a_few_objects_leave_the_size_to_the_collection():
+def test_with_few_objects_the_diameter_is_close_to_that_of_the_collection():
     assert normalisation.usual_diameter(np.array([]), 20.0) == 20.0
     several = normalisation.usual_diameter(np.full(4, 10.0), 20.0)
     np.testing.assert_allclose(several, np.sqrt(10 * 20))  # as many as the collection counts for

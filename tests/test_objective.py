@@ -375,7 +375,7 @@ def test_packing_changes_nothing(scene):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
-def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene):
+def test_an_object_keeps_its_near_components_in_any_order_of_sampling(scene):
     settings, variables, x = scene
     settings = dataclasses.replace(settings, support="peaks")
     found = compiled(inference.infer_locations, settings)(variables, x)
@@ -388,7 +388,7 @@ def test_an_object_keeps_what_it_is_near_to_in_whatever_order_it_is_drawn(scene)
     np.testing.assert_array_equal(out.posterior.near, np.stack([drawn, -drawn], -1))
 
 
-def test_the_elbo_evaluates_the_components_that_an_object_is_near_to():
+def test_the_elbo_evaluates_the_components_near_each_object():
     settings = dataclasses.replace(tiny(2, 2), support="peaks")
     variables = with_mixture(initialised(tiny(2)))
     found = compiled(inference.infer_locations, settings)(variables, X)
@@ -431,7 +431,7 @@ def test_forcing_one_object_leaves_the_inferred_count_alone(scene):
 
 
 @pytest.mark.parametrize("support", ["pixels", "peaks"])
-def test_what_is_known_to_be_found_need_not_be_found_again(scene, support):
+def test_given_locations_replace_the_location_network(scene, support):
     settings, variables, x = scene
     settings = dataclasses.replace(settings, support=support)
     found = compiled(inference.infer_locations, settings)(variables, x)
@@ -442,7 +442,7 @@ def test_what_is_known_to_be_found_need_not_be_found_again(scene, support):
     chex.assert_trees_all_equal(known.posterior.where.index, out.posterior.where.index)
 
 
-def test_on_the_peaks_alone_every_object_is_drawn_once_in_any_order(scene):
+def test_with_support_peaks_every_object_is_sampled_once_in_any_order(scene):
     settings, variables, x = scene
     drawn = {}
     for support in ("pixels", "peaks"):

@@ -32,7 +32,7 @@ def test_values_are_gathered_and_summed_by_image():
         ([3, 3, 3, 3], 3, 3, [3, 0, 0, 0], 9),
     ],
 )
-def test_what_does_not_fit_is_cut_and_counted(count, num_slots, capacity, kept, cut):
+def test_objects_beyond_the_budget_are_dropped_and_counted(count, num_slots, capacity, kept, cut):
     fitted, overflow = packing.fit(jnp.array(count), packing.Budget(num_slots, capacity))
     assert fitted.tolist() == kept
     assert overflow == cut

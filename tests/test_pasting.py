@@ -64,7 +64,7 @@ def test_a_scene_belongs_to_its_key(compose, scenes):
     np.testing.assert_allclose(backwards.image[::-1], scenes.image, atol=1e-5)
 
 
-def test_marks_are_in_the_middle_of_what_is_seen_of_an_object(scenes):
+def test_marks_are_at_the_centre_of_the_visible_part_of_an_object(scenes):
     """What an object is alone is drawn around its mark, and is in the scene, too."""
     half = scenes.windows.shape[2] // 2
     rows, columns = np.mgrid[-half : half + 1, -half : half + 1]
@@ -84,7 +84,7 @@ def test_marks_are_in_the_middle_of_what_is_seen_of_an_object(scenes):
     assert seen_objects == scenes.marked.sum() > 64
 
 
-def test_scenes_have_no_to_all_objects_and_stay_within_the_levels(scenes):
+def test_scenes_have_zero_to_max_objects_and_levels_from_zero_to_one(scenes):
     assert set(scenes.count) == set(range(6))
     assert scenes.image.shape == (64, *CANVAS, 1)
     assert scenes.image.min() >= 0

@@ -150,7 +150,7 @@ def test_the_appearance_phase_begins_with_what_the_calibrated_network_finds(monk
         assert prepared.cache["located"].count.any() == is_found
 
 
-def test_sleep_again_composes_scenes_of_what_the_location_network_finds():
+def test_sleep_again_composes_scenes_of_objects_found_by_the_location_network():
     """A network that finds nothing has no objects to compose scenes of; the KL map still has."""
     config = micro_config(recipe="sleep", warmup=(2, 2))
     with config.unlocked():
@@ -174,7 +174,7 @@ def test_sleep_again_composes_scenes_of_what_the_location_network_finds():
         again.prepare(module, blind, images, None)
 
 
-def test_calibration_is_on_scenes_of_what_the_phase_before_composed_its_own_of(monkeypatch):
+def test_calibration_composes_scenes_of_the_objects_that_the_phase_before_used(monkeypatch):
     """As above: for a network that finds nothing, only the KL map has objects."""
     config = micro_config(recipe="sleep", warmup=(2, 2))
     monkeypatch.setattr(calibration, "fit", lambda *_: (1.0, 0.0))
@@ -245,7 +245,7 @@ def test_the_learning_rate_of_a_phase_counts_from_its_own_first_step():
     np.testing.assert_allclose(before - after, 1e-3, rtol=1e-3)
 
 
-def test_a_phase_is_given_nothing_of_what_the_one_before_prepared():
+def test_a_phase_gets_nothing_that_the_previous_one_prepared():
     def prepare(module, variables, images, saved, cache):
         return phases.Prepared(cache={"located": np.zeros(4)}, constants={"objects": np.ones(2)})
 
@@ -264,7 +264,7 @@ def test_a_phase_is_given_nothing_of_what_the_one_before_prepared():
     assert not run._constants
 
 
-def test_what_is_cached_of_images_is_in_their_order_without_the_padding_of_the_last_batch():
+def test_cached_values_are_in_the_order_of_images_without_padding():
     batches = [{"count": np.array(count), "pixel": np.eye(3)[count]} for count in ([0, 2], [1, 0])]
     cache = phases.gather(batches, 3)
     assert cache["count"].tolist() == [0, 2, 1]

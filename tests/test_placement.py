@@ -128,7 +128,7 @@ def test_gradients_against_finite_differences(place, windows):
 
 @pytest.mark.parametrize("function", ["place", "windows"])
 @pytest.mark.parametrize("differentiate", [False, True])
-def test_the_platform_that_is_compiled_for_decides(function, differentiate):
+def test_the_implementation_depends_on_the_target_platform(function, differentiate):
     """This machine traces; what it lowers has the Fourier transforms for CPUs alone."""
     sprites, weights, x = random(0, 5, 5, 5, 2), random(1, 5, *CANVAS), random(2, 3, *CANVAS, 2)
 

@@ -264,14 +264,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "content", "message"), REFUSED)
-def test_nonsense_is_refused_in_words(client, path, content, message):
+def test_invalid_values_are_refused_with_an_explanation(client, path, content, message):
     answer = client.post(path, json=content)
     assert answer.status_code == 400
     assert message in answer.json()["error"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
-def test_what_is_no_request_is_refused(client, body):
+def test_malformed_requests_are_refused(client, body):
     headers = {"content-type": "application/json"}
     answer = client.post("/infer", content=body, headers=headers)
     assert answer.status_code == 400
@@ -318,7 +318,7 @@ def test_a_server_that_is_open_to_others_accepts_any_address_but_no_other_name(m
 @pytest.mark.parametrize(
     "path", ["/static/../engine.py", "/static/%2e%2e/engine.py", "/etc/passwd", "/static/", "/x"]
 )
-def test_nothing_else_can_be_read(client, path):
+def test_no_other_file_can_be_read(client, path):
     assert client.get(path).status_code in (404, 405)
 
 
@@ -329,7 +329,7 @@ def test_every_answer_has_the_headers_that_keep_the_page_safe(client):
     assert "http://" not in client.get("/").text  # nothing comes from elsewhere
 
 
-def test_python_s_own_errors_stay_inside(made, monkeypatch):
+def test_python_errors_are_not_sent_to_clients(made, monkeypatch):
     def broken(requests):
         raise RuntimeError("secret")
 

@@ -63,7 +63,7 @@ def test_the_density_integrates_to_one():
 
 
 @pytest.mark.parametrize("entries", [1, 8, 4 * 7])
-def test_parts_of_the_appearances_give_what_all_of_them_give(entries, monkeypatch):
+def test_splitting_appearances_into_parts_does_not_change_their_densities(entries, monkeypatch):
     made, z = mixture(), jax.random.normal(jax.random.key(0), (17, 3))
     whole = prior.log_density(made, z)
     monkeypatch.setattr(prior, "ENTRIES", entries)

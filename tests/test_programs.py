@@ -108,7 +108,7 @@ MISTAKES = [
     (["evaluate.py", "--checkpoint=watershed"], "--checkpoint=watershed needs a --dataset"),
     (
         ["evaluate.py", "--checkpoint=watershed", "--dataset=multi_mnist/1k", "--calibration"],
-        "--support and --calibration are for LAVAE",
+        "--support and --calibration apply only to LAVAE",
     ),
     (["evaluate.py", "--checkpoint=nowhere"], "neither a folder nor shipped weights"),
     (
@@ -121,7 +121,10 @@ MISTAKES = [
     ),
     (["evaluate.py", "--checkpoint={run}", "--output={tmp}"], "is a folder; name a file"),
     (["evaluate.py", "--checkpoint={run}", "--output={tmp}/no/such/x.json"], "is not a folder"),
-    (["evaluate.py", "--checkpoint=baseline_mnist1k", "--support=peaks"], "--support is for LAVAE"),
+    (
+        ["evaluate.py", "--checkpoint=baseline_mnist1k", "--support=peaks"],
+        "--support applies only to LAVAE",
+    ),
     (["evaluate.py", "--checkpoint={run}", "--num_processes=2"], "--process_id missing"),
     (["show_data.py", "--split=test_8"], "--split=test_8: expected one of train, test, test_7"),
     (["figures.py", "--checkpoint=mnist1k", "--output={tmp}/file"], "is not a folder"),
@@ -130,7 +133,7 @@ MISTAKES = [
         ["figures.py", "--checkpoint=dsprites", "--beside=baseline_mnist1k"],
         "was trained on multi_mnist/1k, --checkpoint on multi_dsprites",
     ),
-    (["demo.py", "--count=100"], "there is room for 16 objects"),
+    (["demo.py", "--count=100"], "a scene has room for at most 16 objects"),
     (["export.py", "--run={tmp}/file", "--output={tmp}/x"], "config.json"),
     (["export.py", "--run={tmp}/file"], "give --run and --output, or --card alone"),
     (["export.py", "--card={tmp}/nowhere"], "config.json"),
@@ -327,7 +330,7 @@ def test_the_demo_draws_its_own_scenes(launch, run, tmp_path):
         assert image.width > 1000
 
 
-def test_the_demo_of_the_larger_pool_does_with_the_digits_at_hand(launch, tmp_path):
+def test_the_demo_of_the_larger_pool_uses_the_available_digits(launch, tmp_path):
     picture = tmp_path / "demo.png"
     result = launch("demo.py", "--checkpoint=mnist10k", f"--output={picture}", "--scenes=2")
     assert result.returncode == 0, result.stderr

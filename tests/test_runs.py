@@ -100,7 +100,7 @@ def test_the_mixture_starts_the_same_on_any_devices(arguments, launch, start_two
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_others_end_when_a_process_dies(arguments, start_two, tmp_path):
+def test_the_other_processes_end_when_one_dies(arguments, start_two, tmp_path):
     processes = start_two(*arguments(steps=100_000))
     wait_for_steps(tmp_path / "run", processes[0])
     processes[1].kill()
@@ -172,7 +172,7 @@ def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start
 
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
-def test_ctrl_c_while_it_starts_is_one_word(seconds, arguments, start):
+def test_ctrl_c_during_the_start_prints_one_word(seconds, arguments, start):
     process = start(*arguments(steps=100_000))
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)

@@ -140,7 +140,7 @@ def test_a_scene_survives_json():
     for before, after in zip(jax.tree.leaves(scene), jax.tree.leaves(again), strict=True):
         assert before.dtype == after.dtype
         np.testing.assert_array_equal(before, after)
-    with pytest.raises(ValueError, match="not a scene's dictionary: KeyError"):
+    with pytest.raises(ValueError, match="does not describe scenes: KeyError"):
         Scene.from_dict({"scenes": []})
     between = scene.to_dict()
     between["scenes"][0][0]["location"] = [1.7, 2]

@@ -31,7 +31,7 @@ def outlines():
     return white.reshape(3, 6, 40, 19, 19)
 
 
-def test_every_combination_of_the_factors_is_there_once():
+def test_every_combination_of_the_factors_occurs_once():
     bank = shapes.make_bank(19)
     factors = np.stack(list(bank.attributes.values()), axis=1)
     assert len(np.unique(factors, axis=0)) == len(factors) == 3 * 6 * 40 * 7
@@ -276,7 +276,7 @@ def test_a_damaged_folder_is_an_error_that_names_the_file(tmp_path, damage, mess
 
 def test_a_folder_with_other_digits_is_refused(tmp_path):
     write_idx(tmp_path, digits.Digits(np.zeros((50, 28, 28)), np.zeros(50)))
-    with pytest.raises(digits.SourceError, match="10 of the 10 digits are not among the 50"):
+    with pytest.raises(digits.SourceError, match="10 of the 10 digits are not among the 50 of"):
         digits.load_pool(10, tmp_path)
 
 

@@ -225,7 +225,7 @@ def test_an_evaluation_sums_only_images_that_are_valid_and_have_the_metric():
     assert found == {"all": (15.0, 4.0), "some": (13.0, 3.0)}
 
 
-def test_durations_read_well():
+def test_durations_are_formatted_for_reading():
     assert console.duration(59.6) == "0:01:00"
     assert console.duration(1_220_000) == "14 days 2:53:20"
 
@@ -377,7 +377,7 @@ def test_a_run_trains_evaluates_and_leaves_its_files(name, run):
     assert all(os.path.exists(path) for path in paths)
 
 
-def test_stops_leave_no_trace(tmp_path):
+def test_stops_do_not_change_results(tmp_path):
     """The same steps in one go and with stops between them: identical, bit for bit."""
     warmup = {"warmup": (2, 3)}
     train(micro_config(steps=7, **warmup), tmp_path / "whole")
@@ -400,7 +400,7 @@ def test_a_checkpoint_has_the_scores_of_its_own_step_or_none(run):
     assert sorted(n for n, meta in saved.items() if "held_out" in meta) == [2, 4, 5]
 
 
-def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
+def test_stops_between_and_within_phases_do_not_change_results(tmp_path):
     said = train(micro_config(steps=6, **TWO_A_PHASE), tmp_path / "whole")
     for phase in ("auxiliary", "peaks", "appearance"):
         assert f"({phase})" in said
@@ -415,7 +415,7 @@ def test_stops_between_and_within_phases_leave_no_trace(tmp_path):
     assert newest(tmp_path / "pieces").meta["seconds"] > 0
 
 
-def test_stops_among_composed_scenes_leave_no_trace(tmp_path):
+def test_stops_in_the_phase_sleep_do_not_change_results(tmp_path):
     """In the phases sleep, appearance and overlap, and where the location network is calibrated."""
     fields = {"recipe": "sleep", "warmup": (2, 2)}
     said = train(micro_config(steps=8, **fields), tmp_path / "whole")
@@ -469,7 +469,7 @@ class InBatches(NamedTuple):
         return iter(padded.reshape(-1, self.size, *self.images.shape[1:]))
 
 
-def test_stops_before_at_and_after_the_start_of_the_mixture_leave_no_trace(tmp_path):
+def test_stops_around_the_start_of_the_mixture_do_not_change_results(tmp_path):
     """Steps 1 and 2 are of the phase before, 3 to 6 of the mixture's."""
     fields = {"recipe": "mixture", "eval_every_steps": 2}
     said = train(micro_config(steps=6, **fields), tmp_path / "whole")
@@ -532,7 +532,7 @@ def test_the_mixture_starts_at_encodings_of_different_training_objects(tmp_path)
     assert not components.logits.any()
 
 
-def test_objects_are_near_to_the_components_that_start_at_what_looks_like_them():
+def test_the_components_near_an_object_start_at_similar_objects():
     config = micro_config(steps=2, recipe="mixture")
     task = tasks.make(config)
     phase, module = task.phases[-1], task.module((), None)
@@ -761,7 +761,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(run):
 
 
 @pytest.mark.parametrize("size", [0, -4])
-def test_a_batch_of_nothing_is_refused(size, run):
+def test_a_batch_size_below_one_is_refused(size, run):
     with pytest.raises(TrainingError, match=rf"config\.batch_size={size} must be at least 1"):
         train(micro_config(batch_size=size), run)
 

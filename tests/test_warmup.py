@@ -284,7 +284,7 @@ def test_the_ablations_of_thin_are_one_change_apart():
     assert described.exclusion_radius == 0
 
 
-def test_what_is_described_differs_from_the_paper_in_sizes_rates_and_lengths_alone():
+def test_described_differs_from_the_paper_only_in_sizes_rates_and_lengths():
     letter = mnist1k.get_config("described")
     (changes,) = changed_fields(letter, ablation.get_config("described"))
     networks = {

@@ -19,7 +19,7 @@ WRONG_PIXELS = {"dsprites": 0.05, "mnist1k": 0.05, "mnist10k": 0.25}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_shipped_is_small_whole_and_without_traces_of_a_machine(name):
+def test_shipped_weights_are_small_complete_and_free_of_local_paths(name):
     folder = SHIPPED / name
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3e6
     model = lavae_jax.load(name)

@@ -15,7 +15,7 @@ from datasets.scenes import Bank, Examples, centres_of_mass, integers, too_close
 SCALE, SPREAD = 1.3, 0.1
 HIGHEST = 255
 MOST_TRIES = 1_000
-OWN = 127  # a digit's own pixels are brighter, so two digits of a scene cannot share one
+OWN = 127  # a digit owns its brighter pixels; no two digits own the same, as sums are below 256
 
 
 def draw_sizes(bits: np.random.Philox, shape, size: int, canvas: int) -> np.ndarray:

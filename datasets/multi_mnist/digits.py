@@ -151,7 +151,8 @@ def _select(digits: Digits, size: int, first: int = 0) -> Digits:
     missing = sum(f not in found for f in wanted)
     if missing:
         raise SourceError(
-            f"{missing:,} of the {size:,} digits are not among the {len(digits.image):,} there"
+            f"{missing:,} of the {size:,} digits are not among the {len(digits.image):,} of this "
+            "source"
         )
     index = [found[f] for f in wanted]
     return Digits(digits.image[index], digits.label[index])
@@ -311,8 +312,8 @@ def _download(dl_manager: tfds.download.DownloadManager) -> Digits:
 def shrink(images: np.ndarray, size: int) -> np.ndarray:
     """Scales digits by bilinear interpolation, then rounds them to 0 or 1.
 
-    Pixel centres are aligned as areas (pixel i of the result is at (i + 1/2) 28/size - 1/2 of the
-    original). All weights are multiples of 1 / (2 size), so the sums are exact in integers.
+    Pixels are treated as areas: the centre of pixel i of the result is at (i + 1/2) 28/size - 1/2
+    in the original. All weights are multiples of 1 / (2 size), so the sums are exact in integers.
 
     Args:
         images: uint8 [K, 28, 28].

@@ -51,7 +51,7 @@ class AirConfig(MultiMnistConfig):
 
 
 def _unseen(pool: str, first: int, strokes: str, **changes) -> MultiMnistConfig:
-    """For tests of generalisation: 1,000 digits that are not in a pool."""
+    """Makes the config of 1,000 digits that are not in a pool, to test generalisation."""
     words = [pool, "unseen", *([] if strokes == "plain" else [strokes])]
     words += ["anywhere"] if changes else []
     description = f"Digits that multi-MNIST-{pool} does not have; strokes: {strokes}."
@@ -67,10 +67,10 @@ def _unseen(pool: str, first: int, strokes: str, **changes) -> MultiMnistConfig:
 
 
 def _overlapping(pool: str, size: int, apart: int) -> MultiMnistConfig:
-    """Digits of a pool that may overlap, with corners at least `apart` pixels apart."""
+    """Makes the config of digits that may overlap, with corners at least `apart` pixels apart."""
     return MultiMnistConfig(
         name=f"{pool}_apart{apart}" if apart else f"{pool}_anywhere",
-        description=f"The digits of multi-MNIST-{pool}, at least {apart} pixels apart.",
+        description=f"The digits of multi-MNIST-{pool}, corners at least {apart} pixels apart.",
         pool=size,
         apart=apart,
     )

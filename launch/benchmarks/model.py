@@ -25,8 +25,10 @@ from lavae_jax.recipes import mnist1k
 from lavae_jax.settings import LavaeSettings, from_config
 from lavae_jax.vae import AuxiliarySettings
 
-MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The recipe that has the networks.")
-OBJECTS = flags.DEFINE_integer("objects", 3, "The most objects in an image.", lower_bound=1)
+MODEL = flags.DEFINE_enum("model", "cpu", ["cpu", "paper"], "The recipe whose networks are timed.")
+OBJECTS = flags.DEFINE_integer(
+    "objects", 3, "The largest number of objects in an image.", lower_bound=1
+)
 
 TEMPERATURE = 0.5
 

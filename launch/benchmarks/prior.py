@@ -62,7 +62,7 @@ def measure_steps() -> None:
     forms = {
         "N(0, I)": stepper(normal),
         name: stepper(mixture, near),
-        f"{name}, all of it at each step": stepper(mixture),
+        f"{name}, all components at each step": stepper(mixture),
     }
     times = {name: [] for name in forms}
     start = time.perf_counter()

@@ -40,7 +40,7 @@ def make_builder(model: lavae_jax.Model):
     config = builder.builder_config
     most = datasets.scenes.capacity(config.patch, config.canvas)
     if COUNT.value > most:
-        raise app.UsageError(f"--count={COUNT.value}: there is room for {most} objects in a scene")
+        raise app.UsageError(f"--count={COUNT.value}: a scene has room for at most {most} objects")
     return builder
 
 

@@ -41,7 +41,7 @@ DATASET, SET = other_data_flags.DATASET, other_data_flags.SET
 SPLIT = flags.DEFINE_list("split", None, "Splits, separated by commas [all but train].")
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 100, "Importance samples.", lower_bound=1)
 NUM_IMAGES = flags.DEFINE_integer(
-    "num_images", None, "Evaluate only the first so many images of each split [all].", lower_bound=1
+    "num_images", None, "Evaluate only the first N images of each split [all].", lower_bound=1
 )
 SUPPORT = flags.DEFINE_enum(
     "support", None, ["pixels", "peaks"], "Where q(z_loc) samples [as in training]."
@@ -84,10 +84,10 @@ def load_model() -> lavae_jax.Model | lavae_jax.Baseline:
     model = model_flags.load()
     if SUPPORT.value:
         if not isinstance(model, lavae_jax.Model):
-            raise app.UsageError("--support is for LAVAE")
+            raise app.UsageError("--support applies only to LAVAE")
         model = model.with_settings(support=SUPPORT.value)
     if CALIBRATION.value and not isinstance(model, lavae_jax.Model):
-        raise app.UsageError("--calibration is for LAVAE")
+        raise app.UsageError("--calibration applies only to LAVAE")
     return model
 
 
@@ -151,7 +151,7 @@ def classical_builder() -> "datasets.SceneBuilder":
     if DATASET.value is None:
         raise app.UsageError(f"--checkpoint={model_flags.CHECKPOINT.value} needs a --dataset")
     if SUPPORT.value or CALIBRATION.value:
-        raise app.UsageError("--support and --calibration are for LAVAE")
+        raise app.UsageError("--support and --calibration apply only to LAVAE")
     datasets = scene_data.load()
     return datasets.make_builder(
         DATASET.value,

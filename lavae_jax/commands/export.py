@@ -30,7 +30,7 @@ CARD = flags.DEFINE_string("card", None, "The folder of an exported model, to re
 
 
 def _module(name: str) -> types.ModuleType:
-    """The config of a run: of the package, or of the checkout that the program is run from."""
+    """Imports the module of a config, from the package or from the checkout in use."""
     package = "lavae_jax.recipes" if name in recipes.names() else "configs"
     try:
         return importlib.import_module(f"{package}.{name}")
@@ -39,7 +39,7 @@ def _module(name: str) -> types.ModuleType:
 
 
 def command(config: ConfigDict) -> str:
-    """Finds the command that trains the same model, apart from folders and reporting intervals.
+    """Makes the command that trains the same model, apart from folders and reporting intervals.
 
     Args:
         config: the config of a run.

@@ -47,7 +47,7 @@ REPORT = flags.DEFINE_string("report", None, "The HTML file of a report to write
 MAX_OBJECTS = flags.DEFINE_integer(
     "max_objects", None, "The largest number of objects in an image [no limit].", lower_bound=1
 )
-MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out objects with a lower probability.")
+MIN_SCORE = flags.DEFINE_float("min_score", 0.0, "Leave out less probable objects.")
 INVERT = flags.DEFINE_bool(
     "invert", None, "Objects are dark on a bright background [as in training]."
 )

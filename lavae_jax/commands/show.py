@@ -1,15 +1,15 @@
 """Draws a grid of scenes or of custom images.
 
     python launch/show_data.py --dataset=multi_dsprites --split=test_7 --output=grid.png
-
-draws scenes with marks at the true centres. The title of a scene lists its objects: digits for
-multi_mnist; size, shape and colour for multi_dsprites.
-
     lavae show --path=my_images/ --invert
 
-draws custom images as a model would see them, and the sizes of their connected parts
-(..._sizes.png), proposes a command for training, and says how long that takes on this machine. Grey
-images of solid objects are normalised (see --levels); others become binary by a threshold.
+Scenes are drawn with marks at the true centres. The title of a scene lists its objects: digits for
+multi_mnist; size, shape and colour for multi_dsprites.
+
+Custom images are drawn as a model would see them. A second picture (..._sizes.png) is a histogram
+of the sizes of their connected components. The program proposes a command for training, and
+estimates how long that takes on this machine. Grey images of solid objects are normalised (see
+--levels); others are binarised by a threshold.
 """
 
 import pathlib
@@ -29,8 +29,8 @@ from lavae_jax.training import loop
 flags.adopt_module_key_flags(data_flags)
 SPLIT = flags.DEFINE_string("split", "test", "train, test or test_7.")
 OUTPUT = flags.DEFINE_string("output", "grid.png", "The picture to write.")
-COUNT = flags.DEFINE_integer("count", 24, "Number of scenes.", lower_bound=1)
-START = flags.DEFINE_integer("start", 0, "First scene.", lower_bound=0)
+COUNT = flags.DEFINE_integer("count", 24, "Number of scenes or images.", lower_bound=1)
+START = flags.DEFINE_integer("start", 0, "Index of the first scene or image.", lower_bound=0)
 PATH = flags.DEFINE_string(
     "path", "", "Custom images: a folder, an .npy or .npz file, or tfds:name/config."
 )
@@ -131,16 +131,16 @@ def show_images(output: pathlib.Path) -> None:
     }
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
-        f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected parts "
-        f"in {len(found.count)} of the images, whose larger side is {np.median(found.side):.0f} "
-        f"pixels (median), at most {found.side.max()}\n"
+        f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected "
+        f"components in {len(found.count)} of the images, whose longer side is "
+        f"{np.median(found.side):.0f} pixels (median), at most {found.side.max()}\n"
         f"written to {output} and {histogram}\n"
         f"to train:\n  {_command('cpu', settings)}"
     )
     if 2 * proposed.sprite_size > canvas:
         print(
-            f"parts of up to {found.side.max()} pixels are probably not objects: if parts of the "
-            f"background are above the threshold (see {output}), try --threshold=0.5"
+            f"components of up to {found.side.max()} pixels are probably not objects: if parts of "
+            f"the background are above the threshold (see {output}), try --threshold=0.5"
         )
     _print_forecast("cpu", settings)
 
@@ -213,15 +213,15 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
     objects = np.concatenate([one.objects for one in found])
     clumps = sum(int((~one.is_solid).sum()) for one in found)
     histogram = output.with_name(f"{output.stem}_sizes{output.suffix}")
-    title = "diameter of a solid connected part"
+    title = "diameter of a solid connected component"
     figures.save(figures.sizes(objects, usual, "diameter", title), histogram)
     low, high = np.quantile(objects, [0.05, 0.95])
     has_skipped = bool(skipped) or len(found) < min(len(opened), custom.SIZED_IMAGES)
     settings = {"dataset.path": PATH.value, **_settings_of_flags(has_skipped)}
     print(
-        f"{len(opened):,} grey images; in {len(found)} of them, {len(objects):,} connected parts "
-        f"are probably one object each, with a usual diameter of {usual:g} pixels (5 to 95 %: "
-        f"{low:.0f} to {high:.0f}), and {clumps:,} are clumps or not objects. Images are "
+        f"{len(opened):,} grey images; in {len(found)} of them, {len(objects):,} connected "
+        f"components are probably one object each, with a usual diameter of {usual:g} pixels (5 to "
+        f"95 %: {low:.0f} to {high:.0f}), and {clumps:,} are clumps or not objects. Images are "
         f"zoomed until the usual diameter is {normalisation.STANDARD:g} pixels: those that are "
         f"shown by factors of {min(zooms):.2f} to {max(zooms):.2f}\n"
         f"written to {output} and {histogram}\n"
@@ -235,7 +235,7 @@ def _shown(length: int) -> range:
     index = range(START.value, min(START.value + COUNT.value, length))
     if not index:
         raise app.UsageError(
-            f"--start={START.value} must be less than {length:,}, the number of scenes"
+            f"--start={START.value} must be less than {length:,}, the number of images"
         )
     return index
 

@@ -1,4 +1,4 @@
-"""What the page needs from models, as functions of plain data, for several requests at a time.
+"""Answers the page's requests to models, as functions of plain data, several at a time.
 
 Every function takes a list of requests of one kind and returns a list of answers: JSON, with arrays
 of bytes in base64. A request that cannot be answered raises a `Refused` with an explanation;
@@ -236,8 +236,8 @@ class Engine:
             name: name of a model.
 
         Returns:
-            Its name, settings and canvas; whether it has `fresh` scenes; and the `directions` of
-            its appearances, with their `mean` and `spread`.
+            Its name, settings and canvas; whether it has `fresh` scenes; the `mean` of its
+            appearances, their principal `directions`, and the `spread` along each.
         """
         if name not in self._about:
             self._about[name] = self._describe(name)

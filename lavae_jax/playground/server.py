@@ -280,5 +280,5 @@ class _Guard:
             return 413, "The request is too long."
         is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
         if scope["method"] == "POST" and not is_json:
-            return 415, "Requests are JSON."
+            return 415, "Requests must be JSON."
         return None

@@ -82,8 +82,8 @@ def _base(name: str, dataset: str, kind: str) -> ConfigDict:
                 "held_out": 1_000,  # scenes at the end of `train` kept for evaluation
             },
             "batch_size": 64,  # App. B
-            "num_train_steps": placeholder(int),  # ends the run before the end of its last phase
-            # Every so many steps and at the end; 0 for never.
+            "num_train_steps": placeholder(int),  # if set, the run ends after this many steps
+            # At each multiple of this many steps and at the end; 0 for never.
             "log_every_steps": 100,
             "eval_every_steps": 2_000,
             "checkpoint_every_steps": 1_000,
@@ -152,9 +152,9 @@ def lavae(
             "decay_steps": 100_000,  # ... in 100k steps
         },
     }
-    # The object budget of a training step: the most objects of an image (`slots`), and of a
-    # device's batch, divided by its number of images. Scenes have 1.5 objects on average. Objects
-    # beyond the budget are left out of the step and reported as `overflow`.
+    # The object budget of a training step: `slots` limits the objects of an image, and
+    # `objects_per_image` their mean over the batch of a device. Scenes have 1.5 objects on average.
+    # Objects beyond the budget are left out of the step and reported as `overflow`.
     config.budget = {"slots": 10, "objects_per_image": 3.0}
     return config
 
@@ -224,7 +224,7 @@ def lavae_paper(config: ConfigDict) -> None:
     config.model.exclusion_radius = _half_a_sprite(config)
     # These reduce memory traffic (docs/platforms.md).
     config.model.update(activations="bfloat16", packed_pixels=2)
-    config.eval_every_steps = 1_000  # the first one shows whether a run is healthy
+    config.eval_every_steps = 1_000  # the first evaluation shows whether a run is healthy
 
 
 def lavae_thin(config: ConfigDict, *, num_steps: int = 32_000) -> None:
@@ -301,7 +301,7 @@ def lavae_sleep(
         steps: the steps of the phase `sleep`.
         steps_again: the steps of the phase `sleep_again`, for training images whose objects
             overlap; 0 for no such phase.
-        resolve: whether the likelihood decides which of close peaks are objects.
+        resolve: whether the likelihood decides which of several close peaks are objects.
         **cpu: settings of the recipe `cpu`.
     """
     lavae_cpu(config, **cpu)
@@ -457,7 +457,7 @@ def baseline_recipes(**cpu: int) -> dict[str, Recipe]:
 
 
 def baseline_cpu(config: ConfigDict, *, kernel: int, num_steps: int) -> None:
-    """For two CPU cores: networks that need not learn an object at each position in a cell.
+    """For two CPU cores: networks that need not relearn an object at each position in a cell.
 
     Args:
         config: changed in place.
@@ -552,12 +552,12 @@ def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> 
 
 
 def _near(sprite_size: int) -> int:
-    """In pixels; objects closer than this may be counted as one."""
+    """A distance in pixels; objects closer than this may be counted as one."""
     return 1 + sprite_size // 12
 
 
 def _half_a_sprite(config: ConfigDict) -> int:
-    """In pixels; the centres of two objects are farther apart than this."""
+    """A distance in pixels; the centres of two objects are farther apart than this."""
     return config.model.sprite_size // 2
 
 

@@ -22,6 +22,6 @@ def get_config(recipe: str = common.BY_DEVICE):
         location_learning_rate=5e-4,
     )
     recipes = common.lavae_recipes({"components": 6_000}, appearance_steps=40_000)
-    # What is left of an object behind another one is too little for the likelihood to decide.
+    # Too little of a partly hidden object is visible for the likelihood to decide about its peak.
     recipes["sleep"] = functools.partial(recipes["sleep"], resolve=False)
     return common.make(config, recipe, **recipes)

@@ -27,7 +27,7 @@ def get_config(recipe: str = "cpu"):
         "invert": False,  # objects are dark on a bright background
         "threshold": "otsu",  # or a number from 0 to 1, or stochastic
         "unreadable": "refuse",  # or skip: files that cannot be read
-        "held_out": 0.1,  # a share of the images, or a number of them
+        "held_out": 0.1,  # a share of the images if below 1, otherwise their number
     }
     recipes = common.lavae_recipes({"components": 1_000}, appearance_steps=12_000)
     recipes["sleep"] = functools.partial(recipes["sleep"], steps=3_000, steps_again=6_000)

@@ -14,7 +14,7 @@ class Clock:
 
     Args:
         batch_size: images in a step.
-        start: steps completed before.
+        start: steps completed before the clock starts.
 
     Attributes:
         steps: the number of steps measured.
@@ -38,7 +38,7 @@ class Clock:
         self._last_step, self._last_time = step, now
 
     def pause(self, step: int) -> None:
-        """Excludes the time since the last call of `tick`.
+        """Excludes the time since the last call of `tick` from the measurement.
 
         Args:
             step: steps completed so far.

@@ -45,7 +45,7 @@ def check(workdir: pathlib.Path, config: ConfigDict) -> None:
         config: the run's config.
 
     Raises:
-        WorkdirError: if the folder cannot be written, is in use, or has a run with another config.
+        WorkdirError: if the folder is not writable, is in use, or has a run with another config.
     """
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -85,7 +85,7 @@ def claim(workdir: pathlib.Path, config: ConfigDict) -> Iterator["RunFiles"]:
         The run's files in process 0, the only one that writes, and `NoFiles` in the others.
 
     Raises:
-        WorkdirError: if the folder cannot be written, or is in use.
+        WorkdirError: if the folder is not writable, or is in use.
     """
     if jax.process_index() != 0:
         yield NoFiles(workdir)
@@ -216,7 +216,7 @@ class RunFiles:
 
 
 class NoFiles(RunFiles):
-    """The files of a process that neither reads nor writes: not process 0, or a forecast."""
+    """Replaces `RunFiles` where no file may be touched: in forecasts, and outside of process 0."""
 
     def load_newest(self):
         """Loads nothing, since process 0 broadcasts its checkpoint.

@@ -10,7 +10,7 @@ import jax
 from lavae_jax.training.phases import Phase, Task
 
 TIMED_SECONDS = 0.5  # for how long a step is repeated
-CALLS_OF_SEVERAL = 3  # timed calls of several processes, whose clocks may differ
+CALLS_OF_SEVERAL = 3  # timed calls if there are several processes, whose clocks may differ
 
 
 class PhaseForecast(NamedTuple):

@@ -49,7 +49,7 @@ class Data(NamedTuple):
     """Training data and held-out scenes."""
 
     training: input_pipeline.Source  # with the feature "image"
-    held_out: input_pipeline.Source  # with the features "image" and "count"
+    held_out: input_pipeline.Source  # with the features "image" and, if it is known, "count"
 
 
 def train(config: ConfigDict, workdir: str, open_data: Callable[[], Data], command: str) -> int:
@@ -500,8 +500,7 @@ class AllImages:
         """Reads all images.
 
         Args:
-            reading: the index of this pass over the images; those that vary differ from pass to
-                pass.
+            reading: the index of this pass; images that vary, such as random crops, depend on it.
 
         Yields:
             Batches [B, H, W, C] of one size; the last one is padded.

@@ -16,7 +16,7 @@ from lavae_jax.training import phases
 from lavae_jax.training.phases import Prepared, TrainingImages
 from lavae_jax.training.trainee import Trainee
 
-CANDIDATES = 4  # objects per component, from which those for all components are chosen
+CANDIDATES = 4  # objects per component that are collected, to choose different ones from them
 
 
 class TrainingObjects(NamedTuple):

@@ -30,8 +30,8 @@ SCALE = (0.5, 1.8)
 STRETCH = 0.12  # standard deviation of half the logarithm of an object's height over its width
 BRIGHTNESS = (0.4, 1.4)
 EXTENT = 0.4  # an object consists of the pixels above this share of its brightness
-VISIBLE = 0.2  # the minimum share of an object that is visible if it counts
-LEAST_VISIBLE = 10  # pixels: the minimum area that is visible if an object counts
+VISIBLE = 0.2  # an object is counted if at least this share of it is visible, and ...
+LEAST_VISIBLE = 10  # ... at least this many of its pixels
 BLUR = 0.9  # pixels, at most
 HAZE = 0.05  # standard deviation, at most
 NOISE = 0.05  # standard deviation, at most
@@ -90,7 +90,7 @@ def collect(batches: Iterable[np.ndarray], side: int, channels: int, number: int
         batches: batches of normalised images, [B, H, W, C] each.
         side: the side of the squares around objects, in pixels: a sprite's size.
         channels: C.
-        number: how many objects; if there are fewer, they repeat.
+        number: how many objects to return; if fewer are found, they repeat.
 
     Returns:
         The objects, [number, side, side, C].
@@ -127,7 +127,7 @@ def compose(
         objects: isolated objects, [K, h, h, C].
         keys: [B].
         canvas: height and width of a scene.
-        max_objects: S, the most objects in a scene.
+        max_objects: S, the largest number of objects in a scene.
 
     Returns:
         B scenes.
@@ -259,7 +259,7 @@ def portrait_loss(
         objects: isolated objects, [K, h, h, C].
         keys: a key for each scene, [B].
         canvas: height and width of a scene.
-        max_objects: the most objects in a scene.
+        max_objects: the largest number of objects in a scene.
 
     Returns:
         The mean over the objects of all scenes, and its two parts as metrics.

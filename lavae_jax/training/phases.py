@@ -34,8 +34,7 @@ class TrainingImages(Protocol):
         """Reads all images.
 
         Args:
-            reading: the index of this pass over the images; those that vary differ from pass to
-                pass.
+            reading: the index of this pass; images that vary, such as random crops, depend on it.
 
         Yields:
             Batches [B, H, W, C] of one size; the last one is padded.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class StopRequest:
-    """A context in which SIGTERM and SIGINT let the loop finish its step first.
+    """A context in which SIGTERM and SIGINT end the training loop only after its current step.
 
     Python's own handlers run only when XLA returns, which may take minutes during compilation. Each
     signal therefore wakes a thread, which reports it at once. A second Ctrl-C ends the process
@@ -49,7 +49,7 @@ class StopRequest:
             _print("stopped at once; the newest checkpoint is intact")
             os._exit(128 + number)
         self.signal = number
-        again = " (Ctrl-C again stops at once, without these)" if number == signal.SIGINT else ""
+        again = " (Ctrl-C again stops at once, without saving)" if number == signal.SIGINT else ""
         _print(f"stop requested: finishing this step and writing a checkpoint first{again}")
 
 

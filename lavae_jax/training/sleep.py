@@ -1,4 +1,4 @@
-"""Scenes composed by the model itself, with known objects and locations, to train q on.
+"""Training of q on scenes that the model composes, whose objects and locations are known.
 
 The ELBO on data says little about scenes that are not in the data, such as many objects that
 overlap. But the generative model can compose them: any number of objects, at locations from
@@ -77,7 +77,7 @@ def collect(
         variables: its parameters and batch statistics.
         images: the training images.
         detect: (module, x) -> the objects' pixels [B, M] and their number [B] in images x.
-        number: how many objects; if there are fewer, they repeat.
+        number: how many objects to return; if fewer are found, they repeat.
 
     Returns:
         The objects, [number, h, h, C].
@@ -211,7 +211,7 @@ def appearance_loss(
         module: a bound LAVAE.
         objects: isolated objects, [K, h, h, C].
         keys: a key for each object of the loss, [B].
-        max_neighbours: the most neighbours of an object.
+        max_neighbours: the largest number of neighbours of an object.
         augmented_share: the share of objects that are rotated and mirrored.
 
     Returns:
@@ -235,7 +235,7 @@ def _surround(objects, key, window, max_neighbours, augmented_share):
     wide = window + 2 * (side // 2)  # so that neighbours outside can reach into the window
     front_key, key = jax.random.split(key)
     scene = _compose(objects, key, (wide, wide), 1 + max_neighbours, augmented_share)
-    # The first object is in the middle. In an empty scene, it is one without neighbours.
+    # The first object is moved to the middle. An empty scene gets one object, without neighbours.
     windows = scene.windows.at[0].set(jnp.where(scene.count > 0, scene.windows[0], objects[0]))
     pixel = scene.pixel.at[0].set(wide * (wide // 2) + wide // 2)
     in_front = jax.random.bernoulli(front_key)
