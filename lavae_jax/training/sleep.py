@@ -238,8 +238,8 @@ def _surround(objects, key, window, max_neighbours, augmented_share):
     # The first object is moved to the middle. An empty scene gets one object, without neighbours.
     windows = scene.windows.at[0].set(jnp.where(scene.count > 0, scene.windows[0], objects[0]))
     pixel = scene.pixel.at[0].set(wide * (wide // 2) + wide // 2)
-    in_front = jax.random.bernoulli(front_key)
-    order = jnp.where(in_front, -1, 1) * jnp.arange(1 + max_neighbours)  # [0, -1, ...] or [0, 1...]
+    back_to_front = jnp.arange(1 + max_neighbours)
+    order = jnp.where(jax.random.bernoulli(front_key), back_to_front[::-1], back_to_front)
     middle = slice(side // 2, side // 2 + window)
     alone = _paint(windows[:1], pixel[:1], (wide, wide))[middle, middle]
     among = _paint(windows[order], pixel[order], (wide, wide))[middle, middle]
