@@ -13,15 +13,15 @@ sys.path.insert(0, str(ROOT / "launch"))
 from lavae_jax.commands import xla
 
 xla.set_flags()  # as programs do, so that tests and programs share what is compiled
-# Tests compile more than they run, and XLA's fusion emitters double the time that it takes.
+# Tests compile more than they run: without most optimisations, here and in the programs that tests
+# start, and without XLA's fusion emitters, which double the time that compiling takes.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 xla.add(xla.Flag("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", "jaxlib"))
 
 import jax
 import pytest
 
 import datasets
-
-jax.config.update("jax_disable_most_optimizations", True)
 
 SMALL = {"num_train": 1_200, "num_test": 60, "num_crowd": 40}
 
@@ -74,7 +74,7 @@ def start(monkeypatch):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", **environment},
+            env={**os.environ, **environment},
         )
         processes.append(process)
         return process

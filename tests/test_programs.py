@@ -159,6 +159,8 @@ MISTAKES = [
     (["infer.py", "--checkpoint=mnist1k", "--images=.", "--min_score=nan"], "from 0 to 1"),
     (["infer.py", "--checkpoint=mnist1k", "--images=.", "--threshold=nan"], "threshold=nan must"),
     (["playground.py", "--host=no.such.example"], "expected an address of this machine"),
+    (["playground.py", "--checkpoint={own_grey}", "--port=0"], "sees grey levels of images"),
+    (["demo.py", "--checkpoint={own_grey}"], "sees grey levels of images that it zooms"),
 ]
 
 
@@ -170,7 +172,11 @@ def test_mistakes_are_explained_before_the_work(launch_all, run, tmp_path, monke
     config = json.loads((own / "config.json").read_text())
     config["dataset"] = {"name": "images", "path": "somewhere", "data_dir": ""}
     (own / "config.json").write_text(json.dumps(config))
-    names = {"run": run, "tmp": tmp_path, "own": own}
+    own_grey = tmp_path / "own_grey"
+    shutil.copytree(own, own_grey)
+    config["dataset"].update(levels="grey", diameter=12.0)
+    (own_grey / "config.json").write_text(json.dumps(config))
+    names = {"run": run, "tmp": tmp_path, "own": own, "own_grey": own_grey}
     cases = [[word.format(**names) for word in arguments] for arguments, _ in MISTAKES]
     results = launch_all(*cases, TFDS_DATA_DIR=str(tmp_path / "data"))
     for (arguments, message), result in zip(MISTAKES, results, strict=True):

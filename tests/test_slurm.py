@@ -87,7 +87,6 @@ def slurm():
 def submit(slurm, monkeypatch, tmp_path):
     """Sends the script with flags of train.py; cancels the job when the test ends."""
     monkeypatch.setenv("PYTHON", sys.executable)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     jobs = []
 
     def submit(*arguments: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import jax
 from absl import app, flags, logging
 
+import lavae_jax
 from lavae_jax import recipes
 from lavae_jax.errors import UserError
 
@@ -179,3 +180,20 @@ def _check_writable(given: str, folder: pathlib.Path) -> None:
         raise NotADirectoryError(f"{given}: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{given}: {folder} cannot be written to")
+
+
+def check_is_binary(name: str, model: lavae_jax.Model) -> None:
+    """Checks that a program that draws and edits binary scenes can use a model.
+
+    Args:
+        name: the name of the model, for error messages.
+        model: the model.
+
+    Raises:
+        UsageError: the model sees grey levels.
+    """
+    if model.preprocessing.levels == "grey":
+        raise app.UsageError(
+            f"--checkpoint={name} sees grey levels of images that it zooms, but this program edits "
+            "scenes of binary pixels; `lavae infer --overlay=FOLDER` shows what the model finds"
+        )
