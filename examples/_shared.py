@@ -66,8 +66,7 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
         true = np.array(centres[record["image"]]).reshape(-1, 2)
         wanted = filter(is_wanted, record["objects"])
         seen = np.array([[thing["row"], thing["column"]] for thing in wanted]).reshape(-1, 2)
-        i, j = evaluation.match(seen, true)
-        matched += int((np.linalg.norm(seen[i] - true[j], axis=-1) <= near).sum())
+        matched += len(evaluation.match_within(seen, true, near)[0])
         total, claimed = total + len(true), claimed + len(seen)
         right += len(true) == len(seen)
     return (
