@@ -233,9 +233,7 @@ def test_durations_are_formatted_for_reading():
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_default_recipe_follows_the_devices(name, platform, monkeypatch):
-    recipe = "paper"
-    if platform == "cpu":
-        recipe = "cpu" if name.startswith("baseline") else "sleep"
+    recipe = "cpu" if platform == "cpu" else "paper"
     device = types.SimpleNamespace(platform=platform)
     monkeypatch.setattr(jax, "devices", lambda: [device])
     monkeypatch.setattr(common, "ACCELERATOR_RECIPE", "paper")
@@ -244,7 +242,7 @@ def test_the_default_recipe_follows_the_devices(name, platform, monkeypatch):
 
 def test_a_command_that_names_no_recipe_gets_one_that_has_been_trained(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(platform="tpu")])
-    assert get_config("mnist1k", common.BY_DEVICE).recipe == "sleep"
+    assert get_config("mnist1k", common.BY_DEVICE).recipe == "cpu"
 
 
 def test_the_recipe_paper_differs_from_the_letter_in_what_its_training_needs():

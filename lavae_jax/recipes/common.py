@@ -5,7 +5,7 @@ source is named, the paper is silent, and docs/design-decisions.md gives the rea
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import jax
 from ml_collections import ConfigDict
@@ -14,23 +14,18 @@ from ml_collections.config_dict import placeholder
 Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
 
 BY_DEVICE = ""  # stands for the recipe that `default_recipe` chooses
-# The default is the same on every device. `thin`, a small version of `paper`, counts every object,
-# but has not reached the likelihood of `sleep` (docs/experiments.md, "At full resolution").
-CPU_RECIPE = ACCELERATOR_RECIPE = "sleep"
-WITHOUT_SLEEP = "cpu"  # the default of configs without that recipe, such as the baselines
+# `cpu` is the default on every device. `thin`, a small version of `paper`, counts every object, but
+# has not reached the likelihood of `cpu` (docs/experiments.md, "At full resolution").
+ACCELERATOR_RECIPE = "cpu"
 
 
-def default_recipe(recipes: Collection[str]) -> str:
+def default_recipe() -> str:
     """Chooses the recipe for the devices of this machine.
-
-    Args:
-        recipes: the names of a config's recipes.
 
     Returns:
         The name of a recipe.
     """
-    default = CPU_RECIPE if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
-    return default if default in recipes else WITHOUT_SLEEP
+    return "cpu" if jax.devices()[0].platform == "cpu" else ACCELERATOR_RECIPE
 
 
 def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
@@ -47,7 +42,7 @@ def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
     Raises:
         ValueError: if there is no such recipe.
     """
-    recipe = recipe or default_recipe(recipes)
+    recipe = recipe or default_recipe()
     if recipe not in recipes:
         raise ValueError(f"there is no recipe {recipe!r}; expected one of {', '.join(recipes)}")
     config.recipe = recipe
