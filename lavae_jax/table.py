@@ -249,8 +249,8 @@ def make_table(results: list[Result]) -> Table:
 
     For each data set and model, the row with the paper's numbers comes first, then learned priors,
     then results that are not comparable. Below them is the data entropy, if it is known, which is a
-    lower bound for any model. If models with the same prior have several recipes, each recipe has a
-    row with its name.
+    lower bound for any model. If models of one kind and prior have several recipes, each recipe has
+    a row with its name.
 
     Args:
         results: results in any order.
@@ -263,8 +263,13 @@ def make_table(results: list[Result]) -> Table:
     """
     table = Table([], [])
     groups = group(results)
-    trained = [result for result in results if result.kind != "classical"]
-    name_recipes = len({(r.prior, r.recipe) for r in trained}) > len({r.prior for r in trained})
+    recipes = defaultdict(set)
+    for result in results:
+        recipes[result.kind, result.prior].add(result.recipe)
+
+    def name(result: Result) -> str:
+        return _model(result, len(recipes[result.kind, result.prior]) > 1)
+
     unknown = sorted({result.dataset for result in results} - DATASETS.keys())
     for dataset in (*DATASETS, *unknown):
         title = DATASETS.get(dataset, dataset)
@@ -276,11 +281,11 @@ def make_table(results: list[Result]) -> Table:
                 table.rows.append(_row(title, MODELS[kind], [], published))
             for seeds in sorted(comparable, key=lambda seeds: seeds[0].prior != NORMAL):
                 beside = published if seeds[0].prior == NORMAL else None
-                table.rows.append(_row(title, _model(seeds[0], name_recipes), seeds, beside))
+                table.rows.append(_row(title, name(seeds[0]), seeds, beside))
             for seeds in here:
                 if seeds not in comparable:
                     marked = f"{title} {_mark(table.notes, differences(seeds[0]))}"
-                    table.rows.append(_row(marked, _model(seeds[0], name_recipes), seeds, None))
+                    table.rows.append(_row(marked, name(seeds[0]), seeds, None))
         known = {r.entropy for r in results if r.dataset == dataset and not r.overrides} - {None}
         if known:
             table.rows.append([title, "entropy of the data", f"{min(known):.1f}", "", "", "", ""])

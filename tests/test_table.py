@@ -188,7 +188,7 @@ def test_recipes_have_a_row_each_and_are_named_if_there_are_several():
     assert [row[1:4] for row in rows_of(made, "multi-MNIST-1k")] == [
         ["LAVAE (cpu)", "36.0", "42.2 ± 1.1"],
         ["LAVAE (paper)", "40.0", "42.2 ± 1.1"],
-        ["baseline (cpu)", "77.0", "51.6 ± 0.6"],
+        ["baseline", "77.0", "51.6 ± 0.6"],
     ]
     assert rows_of(made, "multi-dSprites")[0][1] == "LAVAE"
 
