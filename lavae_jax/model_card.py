@@ -53,6 +53,10 @@ GOOD_FOR_MIXTURE = (
 )
 GOOD_FOR_BASELINE = "Comparing the likelihood of LAVAE with that of a VAE without objects."
 NO_OVERLAP = "Objects that touch or overlap: the location network was trained on separate objects."
+NO_OTHER_STROKES = (
+    "Objects drawn in another way than those of the training set, such as with thicker strokes "
+    "or between pixels: more of them are missed or split than by a model of the recipe `cpu`."
+)
 NO_GREY = "Grey levels: each pixel is foreground or background."
 GOOD_FOR_GREY = (
     "Counting, locating and outlining objects like those of the training images, including objects "
@@ -121,6 +125,8 @@ def _uses(config: ConfigDict) -> tuple[list[str], list[str]]:
         good_for.append(GOOD_FOR_MIXTURE)
     if "sleep" not in config.curriculum.phases:
         not_good_for.append(NO_OVERLAP)
+    elif config.dataset.name != "images":
+        not_good_for.append(NO_OTHER_STROKES)
     return good_for, [*not_good_for, NO_GREY, NO_OTHER_OBJECTS]
 
 

@@ -23,7 +23,7 @@ def test_shipped_weights_are_small_complete_and_free_of_local_paths(name):
     folder = SHIPPED / name
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3e6
     model = lavae_jax.load(name)
-    config = name.removesuffix("_mixture")
+    config = name.removesuffix("_mixture").removesuffix("_overlap")
     assert model.config.name == config
     assert ("mixture" in name) == (model.config.model.get("prior", {}).get("kind") == "mixture")
     assert not model.config.dataset.data_dir
