@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+import skimage.measure
 from jax.test_util import check_grads
 from test_normalisation import discs
 
-from lavae_jax import gaussian
+from lavae_jax import gaussian, normalisation
 from lavae_jax.training import pasting
 
 CANVAS = (48, 64)
@@ -46,6 +47,11 @@ def test_only_whole_solid_objects_that_nothing_touches_are_cut_out():
         np.testing.assert_allclose((one > 0.25).sum(), np.pi * 6**2, rtol=0.1)
     # Not what is too large for the square.
     assert len(pasting.isolated(image, 11)) == 0
+    # Not what is so close to another component that its surroundings would show it.
+    for distance, number in ((14, 0), (18, 2)):
+        two = discs([(20, 20), (20, 20 + distance)], 6)
+        assert skimage.measure.label(normalisation.foreground(two, smoothing=0.7)).max() == 2
+        assert len(pasting.isolated(two, 31)) == number
 
 
 def test_objects_repeat_where_there_are_too_few_and_none_is_an_error(disc):

@@ -159,6 +159,8 @@ def test_sleep_again_composes_scenes_of_objects_found_by_the_location_network():
     task = tasks.make(config)
     _, asleep, again = task.phases
     assert task.num_steps == 7
+    rate = again.learning_rates["lavae.location"]  # its own, to the end of its own steps
+    np.testing.assert_allclose([rate(0), rate(3)], [0.1, 0], atol=1e-8)
     module = task.module((), None)
     variables = step.variables_of(step.init_state(task, jax.random.key(0)))
     location = networks.scale_logits(variables["params"]["lavae"]["location"], 1.0, -1e4)

@@ -91,6 +91,16 @@ def test_only_objects_that_stand_alone_are_isolated():
     assert is_isolated.tolist() == [[True, False, False, True, False, False, False]]
 
 
+def test_an_object_is_isolated_up_to_the_border_of_a_wide_canvas():
+    settings = paper(sprite_size=5)
+    for shape, at in (((1, 12, 30, 1), (6, 26)), ((1, 30, 12, 1), (26, 6))):
+        x = np.zeros(shape, np.float32)
+        x[0, at[0] - 1 : at[0] + 2, at[1] - 1 : at[1] + 2] = 1
+        pixel = np.array([[at[0] * shape[2] + at[1]]])
+        _, is_isolated = sleep.isolated(settings, x, pixel, np.array([1]))
+        assert is_isolated.all()
+
+
 def posterior_of_marks(canvas, objects, max_objects):
     """P(x) and P(there is an object at each pixel | x), by enumeration of p(n, z_loc, objects)."""
     pixels, total = np.prod(canvas), {}
@@ -159,6 +169,26 @@ def test_an_object_that_is_surrounded_by_nothing_is_seen_as_it_is_alone():
         alone, among = sleep._surround(objects, key, 9, 0, 0.0)
         np.testing.assert_array_equal(alone, among)
         assert any((alone[2:7, 2:7] == o).all() for o in objects)
+
+
+def test_the_appearance_loss_is_that_of_the_object_among_its_neighbours():
+    """By hand, for a network whose mean is the number of foreground pixels; the variance is 1."""
+    objects = jnp.asarray(blobs(np.random.default_rng(3)))
+
+    def appearance(x):
+        total = x.sum((1, 2, 3))
+        return jnp.stack([total, jnp.zeros_like(total)], -1)[:, None, None]
+
+    appearance.radius = 4
+    module = types.SimpleNamespace(lavae=types.SimpleNamespace(appearance=appearance))
+    noise_keys, scene_keys = jax.vmap(jax.random.split, out_axes=1)(keys(40))
+    alone, among = jax.vmap(lambda key: sleep._surround(objects, key, 9, 3, 0.0))(scene_keys)
+    noise = jax.vmap(lambda key: jax.random.normal(key, (1,)))(noise_keys)[:, 0]
+    z_app = alone.sum((1, 2, 3)) + noise
+    expected = -scipy.stats.norm.logpdf(z_app, among.sum((1, 2, 3))).mean()
+    loss = sleep.appearance_loss(module, objects, keys(40), 3, 0.0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert expected > 2  # nats; without neighbours it is the entropy, 1.4
 
 
 def test_an_object_is_in_front_of_its_neighbours_half_of_the_time():
