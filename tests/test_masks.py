@@ -65,6 +65,14 @@ def test_run_lengths_have_exactly_the_pixels_of_each_object(canvas, share):
         assert masks.box(mask) == box
 
 
+def test_the_box_of_a_run_over_two_columns_has_all_rows():
+    labels = np.zeros((4, 3), np.int32)
+    labels[2:, 0] = labels[:2, 1] = 1
+    (mask,) = masks.encode(labels, 1)
+    assert len(mask["counts"]) == 3  # one run
+    assert masks.box(mask) == [0, 0, 2, 4]
+
+
 def test_a_pixel_belongs_to_an_object_from_a_share_of_its_brightness_on():
     """The brighter object's dim edge is none of its pixels; the dim object is all there."""
     sprites = np.stack([row(0.9, 0.9, 0.9), row(0.3, 0.3, 0.3)])

@@ -277,3 +277,9 @@ def test_a_run_logs_and_evaluates_at_its_end_whatever_its_length(tmp_path):
     train(micro_config(steps=5, eval_every_steps=3, log_every_steps=2), tmp_path)
     assert list(metrics(tmp_path)) == [2, 4, 5]
     assert list(metrics(tmp_path, "held_out_neg_elbo")) == [3, 5]
+
+
+def test_intervals_of_0_switch_logs_and_evaluations_off(tmp_path):
+    train(micro_config(steps=2, eval_every_steps=0, log_every_steps=0), tmp_path)
+    assert not metrics(tmp_path)
+    assert not metrics(tmp_path, "held_out_neg_elbo")
