@@ -137,6 +137,21 @@ def generative_numpy(sprites, location, indices, composition):
     return total
 
 
+def test_a_detection_costs_its_appearance_and_log_d_nats_for_its_location(model):
+    x = handmade.picture((5, 5, True), canvas=CANVAS)
+    detected = model.with_settings(resolve_radius=0).detect(x[None])
+    described = decomposition.describe(model._run, model.settings, x[None], detected)
+    for share, count in ((0.9, 1), (1.1, 2)):
+
+        def run(function, *inputs, share=share, **kwargs):
+            if function is duplicates._log_ratio:
+                return described[0].kl + share * np.log(x.size)
+            return model._run(function, *inputs, **kwargs)
+
+        (kept,), _ = duplicates.drop(run, model.settings, [x], detected, described)
+        assert len(kept.location) == count
+
+
 def test_the_cost_of_an_appearance_is_its_kl(model):
     x = handmade.picture((5, 5, True), canvas=CANVAS)
     (one,) = model.with_settings(resolve_radius=0).detect(x[None])

@@ -552,6 +552,24 @@ def test_the_components_near_an_object_start_at_similar_objects():
         assert set(near[alike, 0]) <= {j for j in range(5) if np.allclose(means[j], mean, 1e-4)}, k
 
 
+def test_each_reading_of_images_that_vary_has_draws_of_its_own():
+    class Varying:
+        varies = True
+
+        def __len__(self):
+            return 5
+
+        def read(self, index, draws=None):
+            draws = index if draws is None else draws
+            return {"image": np.asarray(draws, np.float32).reshape(-1, 1, 1, 1)}
+
+    images = loop.AllImages(Varying(), 4, print, StopRequest())
+    readings = [np.concatenate(list(images.batches(k))).ravel() for k in (0, 1, 1)]
+    np.testing.assert_array_equal(readings[0][:5], np.arange(5))
+    np.testing.assert_array_equal(readings[1][:5], np.arange(5, 10))
+    np.testing.assert_array_equal(readings[1], readings[2])
+
+
 def test_objects_of_images_that_fill_up_a_batch_do_not_count_again():
     config = micro_config(steps=2, recipe="mixture", **{"model.prior.components": 99})
     task = tasks.make(config)
