@@ -156,7 +156,7 @@ def test_a_config_without_levels_is_binary_and_one_with_grey_levels_has_a_diamet
     assert Preprocessing.of_config({"model": model}) == Preprocessing(1)
     config = {"model": model, "dataset": {"levels": "grey", "diameter": "15.6", "invert": True}}
     assert Preprocessing.of_config(config) == Preprocessing(1, True, "auto", "grey", 15.6)
-    with pytest.raises(ImageError, match="usual object"):
+    with pytest.raises(ImageError, match="usual diameter"):
         Preprocessing(1, levels="grey")
     with pytest.raises(ImageError, match="binary"):
         Preprocessing(1, levels="gray")
