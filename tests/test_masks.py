@@ -101,6 +101,14 @@ def test_masks_are_in_the_pixels_of_the_image_whatever_the_model_sees(scale):
         assert overlap > 0.85
 
 
+@pytest.mark.parametrize("after", [20, 30, 45, 90])
+def test_sprites_keep_their_place_when_they_are_resized(after):
+    reached, weights = masks._interpolation(slice(10, 14), 30, after)
+    levels = weights.sum(1)
+    middle = (np.arange(after)[reached] + 0.5) @ levels / levels.sum()
+    np.testing.assert_allclose(middle / after, 12 / 30, rtol=1e-6)
+
+
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_label_images_have_16_bits(suffix, tmp_path):
     path = tmp_path / f"labels.{suffix}"
