@@ -8,7 +8,7 @@
 The other recipes are those of configs/mnist1k.py.
 
 Table 1, third column: the paper has -log p(x) <= 43.9 ± 1.0 and a count accuracy of at least
-99.9%. README has those of `cpu` and `sleep`.
+99.9%. README has the results of `cpu` and `sleep`.
 """
 
 from lavae_jax.recipes.dsprites import get_config as get_config

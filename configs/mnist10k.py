@@ -8,7 +8,7 @@
 The other recipes are those of configs/mnist1k.py.
 
 Table 1, second column: the paper has -log p(x) <= 60.4 ± 2.8 and a count accuracy of at least
-99.7%. README has those of `cpu` and `sleep`.
+99.7%. README has the results of `cpu` and `sleep`.
 
 The digits come from MNIST's training files in the folder --config.dataset.mnist_dir=FOLDER.
 datasets/multi_mnist/README.md names other sources.

@@ -10,7 +10,7 @@
     python launch/train.py --config=configs/mnist1k.py:tiny       # 60 steps, for tests
 
 Table 1, first column: the paper has -log p(x) <= 42.2 ± 1.1 and a count accuracy of at least
-99.9%. README has those of `cpu` and `sleep`.
+99.9%. README has the results of `cpu` and `sleep`.
 """
 
 from lavae_jax.recipes.mnist1k import get_config as get_config
