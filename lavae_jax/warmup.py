@@ -161,7 +161,11 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
 
 
 def detection_loss(
-    logits: jax.Array, peaks: jax.Array, positive_weight: float, localisation_weight: float
+    logits: jax.Array,
+    peaks: jax.Array,
+    positive_weight: float,
+    localisation_weight: float,
+    ignored: jax.Array | bool = False,
 ) -> jax.Array:
     """Computes the cross-entropy of marked pixels, summed over pixels and averaged over images.
 
@@ -175,12 +179,13 @@ def detection_loss(
             pixels that share the probability of being marked should exceed the threshold; only the
             highest of them is counted.
         localisation_weight: the weight of the second term.
+        ignored: pixels that the first term omits, [B, H, W] bool.
 
     Returns:
         The loss, a scalar.
     """
     entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
-    entropy = jnp.where(peaks, positive_weight, 1.0) * entropy
+    entropy = jnp.where(ignored, 0.0, jnp.where(peaks, positive_weight, 1.0)) * entropy
     which = jax.nn.logsumexp(_neighbours(logits), axis=0) - logits
     return (entropy + jnp.where(peaks, localisation_weight * which, 0.0)).sum((1, 2)).mean()
 

@@ -312,6 +312,7 @@ def lavae_sleep(
     config.curriculum.sleep = {
         **config.curriculum.peaks,
         "steps": steps,
+        "distorted_share": 0.5,  # of the objects, which are drawn in another way
         "learning_rate": 1.2e-2,
         "max_objects": config.model.max_objects,  # of a composed scene
         "objects": 8_192,

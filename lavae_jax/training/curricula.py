@@ -216,15 +216,22 @@ def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
 
     def loss(module: Trainee, x, keys, step, objects):
         scenes = sleep.compose(
-            objects, keys, x.shape[1:3], settings.max_objects, settings.augmented_share
+            objects,
+            keys,
+            x.shape[1:3],
+            settings.max_objects,
+            settings.augmented_share,
+            settings.get("distorted_share", 0.0),
         )
-        return _composed_loss(module, scenes, settings)
+        return _composed_loss(module, scenes, settings, scenes.ambiguous)
 
     rates = {"lavae.location": schedules.cosine(own)}
     return Phase(name, own.steps, loss, rates, prepare)
 
 
-def _composed_loss(module: Trainee, scenes: sleep.ComposedScenes, settings: ConfigDict):
+def _composed_loss(
+    module: Trainee, scenes: sleep.ComposedScenes, settings: ConfigDict, ignored=False
+):
     """The loss and metrics of the location network on scenes whose objects are known."""
     h_loc = inference.location_logits(module.lavae, scenes.image)
     loss = warmup.detection_loss(
@@ -232,6 +239,7 @@ def _composed_loss(module: Trainee, scenes: sleep.ComposedScenes, settings: Conf
         scenes.marked,
         settings.positive_weight,
         settings.localisation_weight,
+        ignored,
     )
     counts = {
         "inferred_count": inference.detect(module.settings, h_loc).count,

@@ -11,6 +11,7 @@ as in the sleep phase of wake-sleep (Hinton et al., 1995). The phases that use i
 `curricula`.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,8 +24,11 @@ from jax import lax
 from lavae_jax import gaussian, locations, model, placement, warmup
 from lavae_jax.model import Variables
 from lavae_jax.settings import LavaeSettings
+from lavae_jax.training import distortions
 from lavae_jax.training.phases import TrainingImages
 from lavae_jax.training.trainee import Trainee
+
+AMBIGUOUS = 0.2  # pixels: so much farther from an object's centre than half a pixel
 
 # --- objects that stand alone --------------------------------------------------
 
@@ -129,12 +133,27 @@ class ComposedScenes(NamedTuple):
     @property
     def marked(self) -> jax.Array:
         """Which pixels are locations of objects, bool [B, H, W]."""
+        return self._marks(jnp.zeros(2, int))
+
+    @property
+    def ambiguous(self) -> jax.Array:
+        """Which other pixels are nearly as close to the centre of an object, bool [B, H, W]."""
+        close = jnp.zeros_like(self.marked)
+        centre = jax.vmap(distortions.centre_of_mass)(self.windows)
+        for step in itertools.product((-1, 0, 1), repeat=2):
+            near = jnp.abs(centre - jnp.array(step)).max(-1) < 0.5 + AMBIGUOUS
+            close |= self._marks(jnp.array(step), near)
+        return close & ~self.marked
+
+    def _marks(self, step: jax.Array, which: jax.Array | bool = True) -> jax.Array:
+        """The pixels one step from those of some objects, bool [B, H, W]."""
         size, slots = self.pixel.shape
         height, width = self.image.shape[1:3]
-        used = jnp.arange(slots) < self.count[:, None]
-        marked = jnp.zeros((size, height * width), bool)
-        marked = marked.at[jnp.arange(size)[:, None], self.pixel].max(used)
-        return marked.reshape(size, height, width)
+        row, column = self.pixel // width + step[0], self.pixel % width + step[1]
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        used = (jnp.arange(slots) < self.count[:, None]) & inside & which
+        marks = jnp.zeros((size, height, width), bool)
+        return marks.at[jnp.arange(size)[:, None], row, column].max(used)
 
 
 def compose(
@@ -143,6 +162,7 @@ def compose(
     canvas: tuple[int, int],
     max_objects: int,
     augmented_share: float,
+    distorted_share: float = 0.0,
 ) -> ComposedScenes:
     """Composes a scene for each key.
 
@@ -155,15 +175,18 @@ def compose(
         canvas: height and width of a scene.
         max_objects: S.
         augmented_share: the share of objects that are rotated and mirrored.
+        distorted_share: the share of objects that are drawn in another way (see `distortions`).
 
     Returns:
         B scenes.
     """
-    objects = jnp.asarray(objects)
-    return jax.vmap(lambda key: _compose(objects, key, canvas, max_objects, augmented_share))(keys)
+    objects, shares = jnp.asarray(objects), (augmented_share, distorted_share)
+    return jax.vmap(lambda key: _compose(objects, key, canvas, max_objects, *shares))(keys)
 
 
-def _compose(objects, key, canvas, max_objects, augmented_share) -> ComposedScenes:
+def _compose(
+    objects, key, canvas, max_objects, augmented_share, distorted_share=0.0
+) -> ComposedScenes:
     count_key, location_key, object_key, augment_key = jax.random.split(key, 4)
     count = jax.random.randint(count_key, (), 0, max_objects + 1)
     anywhere = jnp.zeros((1, canvas[0] * canvas[1]))
@@ -171,6 +194,9 @@ def _compose(objects, key, canvas, max_objects, augmented_share) -> ComposedScen
     windows = objects[jax.random.randint(object_key, (max_objects,), 0, len(objects))]
     augment_keys = jax.random.split(augment_key, max_objects)
     windows = warmup.augment(windows, augment_keys, augmented_share)
+    if distorted_share:
+        distort_keys = jax.random.split(jax.random.fold_in(augment_key, 1), max_objects)
+        windows = distortions.distort(windows, distort_keys, distorted_share)
     used = jnp.arange(max_objects) < count
     windows = jnp.where(used[:, None, None, None], windows, 0)
     return ComposedScenes(_paint(windows, pixel, canvas), count, pixel, windows)
