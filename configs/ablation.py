@@ -17,8 +17,9 @@ The same kind of ablation at full resolution, for the recipe `thin` with fewer s
     python launch/train.py --config=configs/ablation.py:thin_peaks
 
 `thin_described`: γ, the threshold, local maxima and draws as in Appendix B. `thin_exclusion`: a
-draw excludes the pixels within half a sprite from the next ones. `thin_gamma`: also γ = 32 and a
-threshold of 2 γ. `thin_peaks`: also local maxima within a third of a sprite, which is `thin`.
+draw excludes all pixels within half a sprite of it from later draws. `thin_gamma`: also γ = 32 and
+a threshold of 2 γ. `thin_peaks`: also, local maxima are those of the pixels within a third of a
+sprite; all changes together are the recipe `thin`.
 """
 
 from lavae_jax.recipes import common, mnist1k

@@ -2,7 +2,7 @@
 
     python launch/train.py --config=configs/baseline_dsprites.py        # the default: cpu
     python launch/train.py --config=configs/baseline_dsprites.py:paper  # Appendix B
-    python launch/train.py --config=configs/baseline_dsprites.py:plain  # its layers, coarser
+    python launch/train.py --config=configs/baseline_dsprites.py:plain  # its layers, all at 8x8
     python launch/train.py --config=configs/baseline_dsprites.py:tiny   # for tests
 
 Table 1, second row, third column: the paper has -log p(x) <= 45.8 ± 0.7. README has the result of

@@ -2,7 +2,7 @@
 
     python launch/train.py --config=configs/baseline_mnist10k.py        # the default: cpu
     python launch/train.py --config=configs/baseline_mnist10k.py:paper  # Appendix B
-    python launch/train.py --config=configs/baseline_mnist10k.py:plain  # its layers, coarser
+    python launch/train.py --config=configs/baseline_mnist10k.py:plain  # its layers, all at 8x8
     python launch/train.py --config=configs/baseline_mnist10k.py:tiny   # for tests
 
 Table 1, second row, second column: the paper has -log p(x) <= 64.6 ± 0.8. README has the result of

@@ -2,7 +2,7 @@
 
     python launch/train.py --config=configs/baseline_mnist1k.py        # the default: cpu
     python launch/train.py --config=configs/baseline_mnist1k.py:paper  # Appendix B
-    python launch/train.py --config=configs/baseline_mnist1k.py:plain  # its layers, coarser
+    python launch/train.py --config=configs/baseline_mnist1k.py:plain  # its layers, all at 8x8
     python launch/train.py --config=configs/baseline_mnist1k.py:tiny   # for tests
 
 Table 1, second row, first column: the paper has -log p(x) <= 51.6 ± 0.6. README has the result of

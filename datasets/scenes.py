@@ -34,7 +34,7 @@ class Examples(NamedTuple):
     """N scenes of at most S objects, with ground truth. Values of absent objects are -1."""
 
     image: np.ndarray  # [N, H, W, C] uint8, 0 or 255 (grey scenes: 0 to 255)
-    mask: np.ndarray  # [N, H, W] uint8: 0 background, otherwise the last object 1..S at the pixel
+    mask: np.ndarray  # [N, H, W] uint8: 1..S, the last object at the pixel; 0: background
     count: np.ndarray  # [N] int32
     locations: np.ndarray  # [N, S, 2] int32: row and column of each box's centre
     objects: np.ndarray  # [N, S] int32: index into the bank
@@ -374,11 +374,14 @@ class SceneConfig(tfds.core.BuilderConfig):
             value = getattr(self, field.name)
             least = field.name in ("canvas", "patch", "num_train", "num_test", "num_crowd")
             if isinstance(value, int) and value < least:
-                raise ValueError(f"{field.name}={value} is out of range")
+                raise ValueError(f"{field.name}={value} must be at least {int(least)}")
         if self.min_count > self.max_count:
             raise ValueError(f"min_count={self.min_count} is above max_count={self.max_count}")
         if self.max_objects > 255:
-            raise ValueError(f"{self.max_objects} objects do not fit into a uint8 mask")
+            raise ValueError(
+                f"max_count={self.max_count} and crowd={self.crowd} must be at most 255, since "
+                "masks number objects with 8 bits"
+            )
         most = capacity(self.patch, self.canvas, self.apart)
         if self.max_objects > most:
             apart = "without overlap" if self.apart is None else f"{self.apart} pixels apart"

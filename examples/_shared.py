@@ -27,7 +27,7 @@ def run(
 
     Args:
         make: writes images and their truth to a folder.
-        near: the largest distance of a correct centre, in pixels.
+        near: the largest distance, in pixels, at which a detection matches a true centre.
         is_wanted: decides whether a found object is scored; by default, all are.
     """
 
@@ -53,7 +53,7 @@ def score(found: str, truth: str, near: float, is_wanted: Callable[[dict], bool]
     Args:
         found: the path of the .jsonl file that launch/infer.py wrote.
         truth: the path of the truth.json that --make wrote.
-        near: the largest distance of a correct centre, in pixels.
+        near: the largest distance, in pixels, at which a detection matches a true centre.
         is_wanted: decides whether a found object is scored.
 
     Returns:

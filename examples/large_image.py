@@ -21,7 +21,7 @@ SIDE = flags.DEFINE_integer("side", 2048, "Side of the image, in pixels; a multi
 UNSEEN = flags.DEFINE_bool("unseen", False, "Draw held-out digits, which no model was trained on.")
 
 PART, EACH = 512, 32  # the image is a grid of scenes: their side in pixels, and digits in each
-NEAR = 2.0  # pixels: the largest distance of a correct location
+NEAR = 2.0  # pixels: the largest distance at which a detection matches a true centre
 
 
 def make(folder: pathlib.Path) -> None:

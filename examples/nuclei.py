@@ -31,7 +31,7 @@ SCORE = flags.DEFINE_string("score", "", "The .jsonl file that `lavae infer` wro
 PART = flags.DEFINE_enum("part", "test", ["train", "test"], "The images to score.")
 flags.mark_flag_as_required("data")
 
-NEAR = 5.0  # pixels: the largest distance of a correct centre
+NEAR = 5.0  # pixels: the largest distance at which a detection matches a true centre
 OVERLAPS = np.arange(0.5, 0.91, 0.1)  # thresholds on the intersection over union of two masks
 COLUMNS = ("precision", "recall", "F1", "count error", "exact", "AP 0.5", "AP 0.5-0.9")
 

@@ -28,7 +28,7 @@ SIDE = 384  # pixels of a page
 PITCH = (20, 14)  # from line to line, and from letter to letter
 MARGIN = 16
 SIZE = 14  # of the font
-NEAR = 3.0  # pixels: the largest distance of a correct centre
+NEAR = 3.0  # pixels: the largest distance at which a detection matches a true centre
 
 
 def render(folder: pathlib.Path) -> None:

@@ -30,7 +30,7 @@ MOST = 12  # the largest number of seeds in an image
 APART = 3.0  # pixels: the smallest distance between seeds
 FINE = 4  # samples per pixel in each direction
 NOISE = 0.04  # standard deviation of the noise; pixels are from 0 to 1
-NEAR = 2.0  # pixels: the largest distance of a correct centre
+NEAR = 2.0  # pixels: the largest distance at which a detection matches a true centre
 
 
 def make(folder: pathlib.Path) -> None:

@@ -26,11 +26,12 @@ from PIL import Image
 FRAMES = flags.DEFINE_list("frames", ["3000", "500"], "Numbers of frames of `train` and `test`.")
 
 TOP, BOTTOM = 28, 156  # rows of the screen between the score and the shields
-EVERY = 7  # frames from one image to the next; odd, since some things are in every other frame only
+EVERY = 7  # game frames for each image; odd, since some sprites flicker: drawn in every other frame
 EXPLOSION = 25  # the largest number of frames that an explosion lasts
 NARROWEST = 4  # pixels: the smallest width of an invader; shots are up to 2 wide
-NEAR = 2.0  # pixels: the largest distance of a correct centre
-# In the game's memory: masks of the six rows, the lowest first; the location of the first invader.
+NEAR = 2.0  # pixels: the largest distance at which a detection matches a true centre
+# Addresses in the game's memory: a bit mask for each of the six rows of invaders, the lowest first;
+# the row and the column of the first invader.
 MASKS, DOWN, RIGHT = slice(18, 24), 16, 26
 PITCH = np.array([18, 16])
 

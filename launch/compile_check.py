@@ -20,7 +20,7 @@ import _checkout
 
 _checkout.prepare()
 
-from absl import flags
+from absl import app, flags
 from ml_collections import config_flags
 
 from lavae_jax.commands import program, run_data
@@ -29,7 +29,9 @@ from lavae_jax.training import compile_check
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config, and a recipe after a colon.")
 TOPOLOGY = flags.DEFINE_list("topology", ["v5e:2x2"], "Slices of TPUs, separated by commas.")
 PLATFORM = flags.DEFINE_enum("platform", "tpu", ["tpu", "cuda", "rocm"], "What to compile for.")
-PHASE = flags.DEFINE_list("phase", [], "Only these programs [all phases and evaluation].")
+PHASE = flags.DEFINE_list(
+    "phase", [], "Phases to compile, or evaluation, separated by commas [all of them]."
+)
 flags.mark_flag_as_required("config")
 
 COLUMNS = ("config", "for", "program", "compiled in", "GFLOP", "MB moved", "MB sent")
@@ -61,11 +63,12 @@ def main():
     config = CONFIG.value
     name = f"{config.name}:{config.recipe}"
     canvas = run_data.canvas(config)
-    wanted = [
-        program
-        for program in compile_check.programs(config, canvas)
-        if not PHASE.value or program.name in PHASE.value
-    ]
+    wanted = list(compile_check.programs(config, canvas))
+    names = [program.name for program in wanted]
+    for phase in PHASE.value:
+        if phase not in names:
+            raise app.UsageError(f"--phase={phase}: expected one of {', '.join(names)}")
+    wanted = [program for program in wanted if not PHASE.value or program.name in PHASE.value]
     if PLATFORM.value != "tpu":
         for program in wanted:
             count = compile_check.lower_for(program, PLATFORM.value)

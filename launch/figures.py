@@ -1,4 +1,4 @@
-"""Draws the paper's figures from a trained model, and two more.
+"""Draws the paper's figures for a trained model, its training curves and a confusion matrix.
 
     python launch/figures.py --checkpoint=runs/mnist1k-cpu --output=figures/
     python launch/figures.py --checkpoint=mnist1k --beside=mnist1k_mixture,baseline_mnist1k

@@ -3,9 +3,9 @@
     python launch/generalise.py --checkpoint=mnist1k
     python launch/generalise.py --checkpoint=dsprites --canvas=64,128 --count=0,5,10
 
-Draws new scenes for every canvas and every number of objects that fit on it. Their objects are
-those of the training data and, for digits, also held-out digits. Writes the count accuracy and the
-centre error as a picture, and as JSON next to it.
+Draws new scenes for every canvas and every number of objects up to 70 % of those that fit on it.
+Their objects are those of the training data and, for digits, also held-out digits. Writes the count
+accuracy and the centre error as a picture, and as JSON next to it.
 """
 
 import itertools
@@ -32,6 +32,10 @@ COUNTS = flags.DEFINE_list(
 CANVASES = flags.DEFINE_list(
     "canvas", ["64", "96", "128", "192", "256"], "Sides of canvases, in pixels."
 )
+for name in ("count", "canvas"):
+    flags.register_validator(
+        name, lambda values: all(map(str.isdecimal, values)), "expected whole numbers"
+    )
 SCENES = flags.DEFINE_integer("scenes", 200, "Scenes of each kind.", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the scenes.")
 OUTPUT = flags.DEFINE_string("output", "generalise.png", "The picture to write.")

@@ -106,7 +106,7 @@ def analyse_in_chunks(
 
 
 class _Image(NamedTuple):
-    """An image on its way to a record."""
+    """An image that is being analysed; it has an error if it could not be read."""
 
     number: int
     name: str

@@ -48,7 +48,7 @@ from lavae_jax.settings import LavaeSettings
 from lavae_jax.vae import GridVAE
 
 Key = chex.PRNGKey | int
-MOSTLY_UNEXPLAINED = 0.5  # the largest share of the foreground out of reach of all objects
+MOSTLY_UNEXPLAINED = 0.5  # share of foreground far from all objects above which a warning is given
 CHECKED_IMAGES = 64  # the largest number of images that are checked for warnings
 
 
@@ -75,7 +75,10 @@ def _as_key(key: Key) -> chex.PRNGKey:
     try:
         return jax.random.key(operator.index(key))
     except TypeError:
-        raise TypeError(f"key={key!r} must be a whole number or made by jax.random.key") from None
+        raise TypeError(
+            f"key={key!r} must be a whole number or made by jax.random.key (not by "
+            "jax.random.PRNGKey)"
+        ) from None
     except OverflowError:
         raise ValueError(f"key={key} has more than 64 bits") from None
 
@@ -229,7 +232,7 @@ class _Trained:
         indices = range(len(x)) if indices is None else indices
         if len(indices) != len(x):
             raise ValueError(f"{len(indices)} indices for {len(x)} images; give one for each")
-        # A batch has up to ten times as many samples as batches of other methods have images.
+        # A batch may have ten samples for each image that a batch of another method would have.
         at_once = decomposition.images_at_once(self.batch_size, x.shape[1:3])
         size = max(1, 10 * at_once // num_samples)
         inputs = (x, _image_keys(key, indices), *more)
@@ -307,7 +310,7 @@ class Model(_Trained):
         second peaks of one object (see `duplicates`). The appearances are the means of
         q(z_app | z_loc, x). Where objects may hide others (composition "over", in colour), they are
         ordered from back to front. With a key, locations and appearances are a sample of q instead.
-        With a key and under jit, second peaks are kept, and objects have no order of depth.
+        If a key is given, or under jit, second peaks are kept, and objects are not sorted by depth.
 
         Args:
             images: raw images; see `preprocess`.
@@ -439,10 +442,11 @@ class Model(_Trained):
             num_samples: importance samples. The terms are means over them.
             key: a PRNG key or an integer seed.
             indices: [B], from which each image's random numbers are derived; by default 0, 1, ...
-                With its index in the data set, an image has the same bound in any part of the set.
+                Pass the indices in the data set if the bound of an image must not depend on which
+                other images are passed.
             progress: the title of a progress bar; by default there is none.
-            max_objects: slots for each image; by default, at least the largest inferred count. With
-                fewer, the result is not a bound.
+            max_objects: slots for each image; by default, enough for the largest inferred count. If
+                an image has more objects, the result is not a bound.
 
         Returns:
             `log_p` [B] in nats, and `terms`, [B] each.
@@ -542,7 +546,10 @@ class Model(_Trained):
         shapes = {np.shape(picture)[:2] for picture in pictures if picture is not None}
         is_zoomed = self.preprocessing.levels == "grey"
         if len(pictures) != len(scene) or (shapes - {tuple(scene.canvas)} and not is_zoomed):
-            raise ValueError(f"measure expects {len(scene)} images of {scene.canvas} pixels")
+            raise ValueError(
+                f"measure expects {len(scene)} images of {scene.canvas} pixels, not "
+                f"{len(pictures)} of {', '.join(map(str, sorted(shapes)))}"
+            )
         count, location = np.asarray(scene.count), np.asarray(scene.location)
         score = np.ones(location.shape[:2]) if scene.score is None else np.asarray(scene.score)
         likelihood = likelihoods.of(self.settings)
@@ -595,7 +602,7 @@ class Model(_Trained):
 
         Args:
             noise: [..., L], standard normal.
-            choice: [...], uniform from 0 to 1.
+            choice: [...], uniform in [0, 1); it selects the component of a mixture.
 
         Returns:
             [..., L].
@@ -687,7 +694,10 @@ class Model(_Trained):
         latent = scene.appearance.shape[-1]
         if latent != self.settings.latent_size:
             expected = self.settings.latent_size
-            raise ValueError(f"appearances have {latent} numbers; this model's have {expected}")
+            raise ValueError(
+                f"the scene's appearances have {latent} latent dimensions, but this model's have "
+                f"{expected}: infer the scene with this model"
+            )
         if scene.model_fingerprint not in (None, self.fingerprint):
             raise ValueError(
                 f"this scene's appearances are those of another model ({scene.model_fingerprint}, "
@@ -716,8 +726,9 @@ class Model(_Trained):
         elif unexplained > MOSTLY_UNEXPLAINED * foreground:
             _warn(
                 f"{unexplained / foreground:.0%} of the foreground of these images is out of reach "
-                "of every detected object. The model finds objects like those that it was trained "
-                f"on, of up to {self.settings.sprite_size} pixels"
+                f"of every detected object (more than {half} pixels away). The model finds only "
+                "objects like those that it was trained on, of up to "
+                f"{self.settings.sprite_size} pixels"
             )
 
 
@@ -830,9 +841,9 @@ def _baseline_samples(canvas: tuple[int, int]) -> Callable:
 
 
 def _posterior(detected: Sequence[Detections], slots: int) -> inference.LocationPosterior:
-    """q(n | x) and q(z_loc | n, x) of selected detections, of which all orders are equally likely.
+    """q(n | x) and q(z_loc | n, x) for given detections: every order of them is equally likely.
 
-    If an image has more objects than there are slots, only the first ones are used.
+    If an image has more detections than there are slots, only the first ones are used.
     """
     count = np.array([min(len(one.location), slots) for one in detected], np.int32)
     pixel = np.zeros((len(detected), slots), np.int32)

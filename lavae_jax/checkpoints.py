@@ -83,7 +83,9 @@ def unflatten(arrays: dict[str, np.ndarray], like: Any) -> Any:
         CheckpointError: names, shapes or types differ.
     """
     wanted = {path_name(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(like)[0]}
-    wrong = sorted(wanted.keys() ^ arrays.keys()) or [
+    missing = [f"{name} is missing" for name in sorted(wanted.keys() - arrays.keys())]
+    unknown = [f"{name} is unknown" for name in sorted(arrays.keys() - wanted.keys())]
+    wrong = missing + unknown or [
         f"{name}: {arrays[name].shape} {arrays[name].dtype}, not {array.shape} {array.dtype}"
         for name, array in wanted.items()
         if (arrays[name].shape, arrays[name].dtype) != (array.shape, array.dtype)

@@ -62,7 +62,8 @@ def make_preprocessing(
         number = float("nan")
     if not 0 <= number < 1:
         raise ImageError(
-            f"threshold={threshold!r} must be a number from 0 to 1, 'otsu' or 'stochastic'"
+            f"threshold={threshold!r} must be a number of at least 0 and below 1, 'otsu' or "
+            "'stochastic'"
         )
     return Preprocessing(channels, invert, number)
 
@@ -95,7 +96,9 @@ def make_grey(
     except ValueError:
         number = float("nan")
     if not 1 <= number < 10_000:
-        raise ImageError(f"diameter={diameter!r} must be a number of pixels, or 'auto'")
+        raise ImageError(
+            f"diameter={diameter!r} must be at least 1 and below 10,000 (pixels), or 'auto'"
+        )
     return Preprocessing(channels, invert, levels="grey", diameter=number)
 
 
@@ -535,9 +538,9 @@ def check(crops: Crops, sprite_size: int, max_objects: int) -> list[str]:
         )
     if len(found.side) and np.quantile(found.side, 0.95) > sprite_size:
         said.append(
-            f"one in 20 connected components is larger than config.model.sprite_size={sprite_size} "
-            f"({int(np.quantile(found.side, 0.95))} pixels); `lavae show` "
-            "proposes a size"
+            f"at least 5 % of the connected components are {int(np.quantile(found.side, 0.95))} "
+            f"pixels or longer, but config.model.sprite_size={sprite_size}; `lavae show` proposes "
+            "a size"
         )
     if (found.count > max_objects).mean() > 0.01:
         said.append(

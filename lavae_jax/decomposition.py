@@ -39,7 +39,7 @@ FEW_OBJECTS = 64  # smaller batches are padded to this, so that few programs are
 
 
 class Detections(NamedTuple):
-    """The objects detected in one image, the most probable first.
+    """The objects detected in one image, the most probable first unless they are sorted by depth.
 
     Attributes:
         canvas: height and width, H and W.
@@ -199,8 +199,8 @@ def check_limits(max_objects: float, min_score: float) -> None:
     """
     if max_objects != math.inf:
         whole_number("max_objects", max_objects, 1)
-    if not 0 <= min_score <= 1:  # nan is neither
-        raise ValueError(f"min_score={min_score} must be a probability")
+    if not 0 <= min_score <= 1:  # refuses nan, too
+        raise ValueError(f"min_score={min_score} must be a probability from 0 to 1")
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

@@ -1,8 +1,8 @@
-"""Drops second detections of an object, which the likelihood distinguishes from a second object.
+"""Drops duplicate detections: second detections of one object, as judged by the likelihood.
 
-The location network may find two peaks for one object. Their distance alone cannot distinguish
-them from two objects that overlap, but the generative model can: the sprite of a second detection
-explains nothing that the first one does not.
+The location network may find two peaks for one object. The distance of the peaks does not tell
+whether they are two objects that overlap, but the generative model does: the sprite of a duplicate
+explains nothing that the sprite of the first detection does not.
 """
 
 import math

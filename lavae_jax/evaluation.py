@@ -15,7 +15,7 @@ from lavae_jax.objective import Bound
 from lavae_jax.scene import Scene
 
 EDITED = 500  # scenes on which disentanglement is measured
-TOLERANCE = 4.0  # pixels: the largest distance between an inferred centre and its true one
+TOLERANCE = 4.0  # pixels: the largest distance at which an inferred centre matches a true one
 MOSTLY_HIDDEN = 0.75  # the share of hidden pixels above which an object need not be found
 THRESHOLDED = 1_000  # grey images from which one threshold is computed
 
@@ -374,7 +374,8 @@ def object_scores(
         scene: B scenes with M slots.
         sprites: the sprites of its objects, [B, M, h, w, C].
         mask: the true objects' visible pixels, [B, H, W].
-        centres: the true centres [B, S, 2], where parts of objects are hidden; -1 where absent.
+        centres: the true centres [B, S, 2], -1 where absent; by default, those of the visible
+            pixels, which differ if a part of an object is hidden.
 
     Returns:
         See `scores_of_found`.
@@ -583,7 +584,7 @@ def _farthest_location(scene: Scene, size: int) -> np.ndarray:
 
 
 def _change_of_others(scene: Scene, before: Scene, after: Scene) -> dict[str, Any]:
-    """Compares the objects at the locations of all but the first, before and after the edit."""
+    """Compares what is inferred at the location of each object but the first, before and after."""
     moved, changed, lost, total = [], [], 0, 0
     spread = np.asarray(before.appearance)[np.asarray(before.present)].std(0).mean()
     arrays = [

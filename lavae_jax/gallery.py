@@ -1,4 +1,4 @@
-"""Figures of a trained model: the paper's and two more, edits, and scenes of a data set."""
+"""Figures of a trained model (the paper's, training curves, counts, edits) and of data sets."""
 
 import dataclasses
 import itertools
@@ -47,7 +47,7 @@ def _transposed(columns: Sequence[Sequence[Panel]]) -> list[tuple[Panel, ...]]:
     return list(zip(*columns, strict=True))
 
 
-# --- the paper's figures, and two more ---------------------------------------
+# --- the paper's figures, training curves and counts --------------------------
 
 FIGURES = (
     "reconstruction",

@@ -1,4 +1,4 @@
-"""The likelihood of grey pixels: a Gaussian of one width around λ, the sum of the sprites.
+"""The likelihood of grey pixels: a Gaussian of fixed width around λ, the sum of the sprites.
 
 Levels are those of `normalisation`: 0 is background, and a typical object is at one half. The width
 accounts for noise, for texture that sprites cannot represent, and for structures that are not

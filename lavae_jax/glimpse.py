@@ -139,7 +139,7 @@ def fixations(x: jax.Array, cell: int, kernel: int) -> tuple[jax.Array, jax.Arra
 
 
 def windows(x: jax.Array, rows: jax.Array, columns: jax.Array, kernel: int) -> jax.Array:
-    """Reads the window around the pixels of each cell, a weighted mean over them.
+    """Reads a window for each cell: the weighted mean of the windows around the cell's pixels.
 
     Args:
         x: images, [B, H, W, C]; black outside.
@@ -174,7 +174,7 @@ def draw(sprites: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
 
 
 def _shifts(weights: jax.Array, kernel: int) -> jax.Array:
-    """[..., cell] -> matrices [..., cell + k - 1, k] that shift k numbers by 0 to cell - 1."""
+    """Weights [..., cell] of shifts by 0 to cell - 1 -> shift matrices [..., cell + k - 1, k]."""
     cell = weights.shape[-1]
     view = cell + kernel - 1
     moved = np.arange(view)[:, None] - np.arange(kernel)

@@ -67,7 +67,10 @@ def open_images(path: str, member: str = "", data_dir: str | None = None) -> Ima
         ImageError: if there are no images, or they cannot be read.
     """
     if not path:
-        raise ImageError("no path to images; give a folder, an .npy or .npz file, or tfds:name")
+        raise ImageError(
+            "no path to images; give a folder, an .npy or .npz file, or tfds:name (lavae show "
+            "--path, lavae infer --images, lavae train --config.dataset.path)"
+        )
     if path.startswith("tfds:"):
         return _Tfds.open(path.removeprefix("tfds:"), member or "train", data_dir)
     file = pathlib.Path(path).expanduser()
@@ -289,7 +292,9 @@ def _open_array(path: pathlib.Path, member: str) -> _Array:
             if name not in members:
                 there = ", ".join(members.files)
                 missing = f"no array {member!r}" if member else f"none of {', '.join(MEMBERS)}"
-                raise ImageError(f"{path} has {missing}; name one with `member`: {there}")
+                raise ImageError(
+                    f"{path} has {missing}; name one with `member` (--member): {there}"
+                )
             counts_in = path if "count" in members and name != "count" else None
             return _checked_array(members[name], f"{path}:{name}", counts_in)
     except (TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:

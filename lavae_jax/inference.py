@@ -233,7 +233,7 @@ class Posterior(NamedTuple):
     """One sample of q(z_loc, z_app | n, x) for each image.
 
     Attributes:
-        count: the number of objects used, [B].
+        count: n, reduced where the budget is too small, [B].
         where: sampled locations, [B, S].
         objects: the P packed objects.
         appearance: q(z_app | z_loc, x), [P, L].

@@ -45,7 +45,7 @@ def label(
     Args:
         location: [n, 2], row and column of each object on the canvas.
         sprites: [n, h, w, C], their pixel means.
-        levels: [H, W], an image without background, from 0 to 1, in the user's pixels.
+        levels: [H, W], the user's image at its own resolution, without background, from 0 to 1.
         canvas: height and width of what the model sees of the image; by default, those of `levels`.
 
     Returns:
@@ -54,7 +54,7 @@ def label(
     size = levels.shape
     canvas = canvas or size
     brightest = np.full(size, EXPLAINS, np.float32)
-    least = np.zeros(size, np.float32)  # level of a pixel that belongs to the object
+    least = np.zeros(size, np.float32)  # pixels above this level belong to the object
     labels = np.zeros(size, np.int32)
     for number, (at, sprite) in enumerate(zip(location, sprites, strict=True), 1):
         on_canvas, on_sprite = placement.overlap(at, sprite.shape[:2], canvas)

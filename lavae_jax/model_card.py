@@ -146,8 +146,9 @@ def _results(folder: pathlib.Path, config: ConfigDict) -> str:
             lines.append([data, split, f"{scores['images']:,}", str(result["num_samples"]), *cells])
     if len(lines) == 2:
         return (
-            f"None yet: `lavae evaluate --output={folder.name}/results.json` evaluates the model, "
-            f"and `lavae export --card={folder.name}` then rewrites this card."
+            f"None yet. `lavae evaluate --checkpoint={folder.name} "
+            f"--output={folder.name}/results.json` evaluates the model, and `lavae export "
+            f"--card={folder.name}` then rewrites this card; run both in the folder above this one."
         )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

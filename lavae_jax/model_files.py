@@ -166,7 +166,7 @@ def export(workdir: pathlib.Path, output: pathlib.Path, command: str) -> int:
         FileExistsError: the folder to write exists.
     """
     if output.exists():
-        raise FileExistsError(f"{output} exists")
+        raise FileExistsError(f"{output} exists; name a new folder, or delete it")
     config, metrics = read_config(workdir), (workdir / METRICS).read_bytes()
     environment = json.loads((workdir / "environment.json").read_text())
     checkpoint = _newest(workdir)
@@ -249,7 +249,7 @@ def _newest(workdir: pathlib.Path) -> Checkpoint:
     except CheckpointError as error:
         raise FileNotFoundError(str(error)) from error
     if checkpoint is None:
-        raise FileNotFoundError(f"{folder} contains no intact checkpoint")
+        raise FileNotFoundError(f"{folder} contains no checkpoints; train the model first")
     return checkpoint
 
 

@@ -186,12 +186,12 @@ class BatchNorm(nn.Module):
 
 
 def _tile(values, packed):
-    """[C] for each of the pixels that are packed, [packed C]."""
+    """Repeats values [C] for each packed pixel: [packed C]."""
     return values if packed == 1 else jnp.tile(values, packed)
 
 
 def _untile(sums, packed):
-    """Sums [packed C] of each packed pixel, together [C]."""
+    """Adds up sums [packed C] over the packed pixels: [C]."""
     return sums if packed == 1 else sums.reshape(packed, -1).sum(0)
 
 
@@ -398,8 +398,8 @@ def blur(maps: jax.Array, factor: int) -> jax.Array:
     """Averages each pixel with those around it.
 
     The weights fall linearly to 0 at a distance of `factor`, in rows and in columns (a tent). Away
-    from the border, they add up to the same for each offset of pixels within a cell of `factor` x
-    `factor`.
+    from the border, each of the `factor` x `factor` positions in a cell gets the same total weight,
+    so the blur prefers none of them.
 
     Args:
         maps: [B, H, W].

@@ -17,11 +17,11 @@ from PIL import Image
 
 STANDARD = 12.0  # pixels: the diameter of a typical object after `resize`
 USUAL = 0.5  # the level of a typical object; brighter ones have levels up to 1
-BRIGHT = 75  # percentile of foreground pixels that is taken for an object's brightness
+BRIGHT = 75  # the brightness of an object is this percentile of the foreground pixels
 FOREGROUND = 0.2  # the lowest threshold between background and objects
-NOISE = 1 / 16  # the largest noise of the background in levels: contrast is limited to this
-LEAST_NOISE = 1 / 100  # the smallest noise, of square roots of levels that are scaled to at most 1
-TREND_DEVIATIONS = 2.0  # above the fitted surface; pixels beyond are not background (`_trend`)
+NOISE = 1 / 16  # the largest noise of the background after scaling; it limits the contrast
+LEAST_NOISE = 1 / 100  # noise is assumed to be at least this, in square roots of levels up to 1
+TREND_DEVIATIONS = 2.0  # pixels farther above the fitted surface are not background (`_trend`)
 WIDE = 1 / 8  # of the image's longer side: standard deviation of the wide Gaussian mean
 SMALL = 64  # pixels: the longer side of the copy on which that mean is computed
 SMOOTHING = 1.0  # pixels: standard deviation of the filter before a foreground threshold

@@ -183,7 +183,7 @@ def bound(
         x: images, [B, H, W, C].
         keys: random keys, [B].
         num_samples: K, importance samples for each image.
-        num_slots: at least the largest count; None for M.
+        num_slots: S, which must be at least the largest inferred count; None for M.
         located: q(n | x) and q(z_loc | n, x), if known; the location network is then not run.
 
     Returns:
@@ -207,7 +207,7 @@ def log_weights(
         x: images, [B, H, W, C].
         keys: random keys, [B].
         num_samples: K, samples for each image.
-        num_slots: at least the largest count; None for M.
+        num_slots: S, which must be at least the largest inferred count; None for M.
         located: q(n | x) and q(z_loc | n, x), if known; the location network is then not run.
 
     Returns:

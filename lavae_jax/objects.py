@@ -59,7 +59,8 @@ def measure(
         sprites: [n, h, w, C], pixel means.
         score: [n], probabilities of the objects.
         canvas: height and width of the image that the model sees.
-        picture: [H, W] or [H, W, C], for the brightness of the objects; of either size.
+        picture: [H, W] or [H, W, C], for the brightness of the objects; as large as the canvas or
+            as the user's image. If None, no brightness is measured.
         likelihood: decides which pixels of a sprite are foreground.
         size: height and width of the user's image; by default, that of the canvas.
 

@@ -19,7 +19,7 @@ GREY = np.array([[0.299], [0.587], [0.114]], np.float32)  # weights of red, gree
 SIGNIFICANT = 6.0  # standard deviations above the background; pixels above belong to an object
 CLIPPED = 4.0  # standard deviations above the background; pixels above do not belong to it
 LEAST_NOISE = 1 / 255  # the smallest standard deviation of a background
-BRIGHT = 0.9  # quantile of objects' pixels that is taken for their brightness
+BRIGHT = 0.9  # the brightness of objects is this quantile of their pixels
 MOSTLY_FOREGROUND = 0.5  # share of foreground above which an image is probably inverted
 
 
@@ -58,11 +58,14 @@ class Preprocessing:
         if self.levels not in ("binary", "grey"):
             raise ImageError(f"levels={self.levels!r} must be 'binary' or 'grey'")
         if self.levels == "grey" and not (self.diameter and self.diameter > 0):
-            raise ImageError(f"diameter={self.diameter}: grey levels need the usual diameter")
+            raise ImageError(
+                f"diameter={self.diameter} must be above 0 if levels='grey': the usual diameter of "
+                "an object, in pixels"
+            )
         if self.channels not in (1, 3):
             raise ImageError(f"channels={self.channels} must be 1 or 3")
         is_number = not isinstance(self.threshold, str)
-        if is_number and not 0 <= self.threshold < 1:  # nan is neither
+        if is_number and not 0 <= self.threshold < 1:  # refuses nan, too
             raise ImageError(f"threshold={self.threshold} must be at least 0 and below 1")
         if not is_number and self.threshold not in ("auto", "stochastic"):
             raise ImageError(

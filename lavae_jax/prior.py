@@ -95,7 +95,7 @@ def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -
         mixture: the prior.
         z: appearances, [P, L].
         near: the components that are evaluated for each appearance, [P, N]; None for all. The
-            others are left out, which gives a lower bound on log p(z) in a time independent of K.
+            others are left out, which gives a lower bound on log p(z) without a matrix [P, K].
 
     Returns:
         Log densities, [P].

@@ -86,7 +86,7 @@ def expected_errors(record: Record) -> float:
         record: the record of an image.
 
     Returns:
-        The sum of the probabilities that an object is none, plus the missed objects.
+        The expected number of false objects (the sum of 1 - score), plus that of missed ones.
     """
     wrong = sum(1 - thing["score"] for thing in record["objects"])
     return wrong + (record["unexplained"] or 0) * max(record["count"], 1)
@@ -152,9 +152,9 @@ def _counts(records: Sequence[Record]) -> str:
 
 def _least_certain(order: Sequence[int], records: Sequence[Record], images) -> str:
     note = (
-        "The images with the most expected errors: the sum of the probabilities that a detection "
-        "is not an object, plus the unexplained share of the foreground, times the number of "
-        "objects."
+        "The images with the most expected errors, estimated in two parts: the sum of the "
+        "probabilities that a detection is not an object; and the number of objects times the "
+        "unexplained share of the foreground."
     )
     figures = []
     for i in order[:OVERLAYS]:

@@ -296,7 +296,7 @@ class Scene:
         return grown._put(first_free, location, appearance)
 
     def _put(self, at: jax.Array, location, appearance) -> "Scene":
-        """Sets the location, the appearance, or both, of the objects at [B, M]."""
+        """Sets the location, the appearance, or both, where `at` [B, M] is True."""
         changes = {}
         if location is not None:
             _check_whole("a location", location)

@@ -150,13 +150,13 @@ class LavaeSettings:
     Attributes:
         channels: C, of the images.
         sprite_size: height and width of a sprite.
-        max_objects: M.
-        latent_size: L.
+        max_objects: M, the largest number of objects in the support of p(n).
+        latent_size: L, the dimension of z_app.
         gamma: γ on a 64x64 canvas.
         threshold: objects are peaks of h_loc above `threshold` times γ.
         peak_radius: a peak is the highest of the (2 radius + 1)² pixels around it.
-        resolve_radius: of peaks at most this many rows and columns apart, those are dropped whose
-            removal increases the ELBO (see `duplicates`); 0 to keep all.
+        resolve_radius: a peak that is at most this many rows and columns away from another one is
+            dropped if that increases the ELBO (see `duplicates`); 0 to keep all.
         support: where q(z_loc) samples: all "pixels", as in the paper, or the "peaks" that f_count
             counts, which never samples one object twice at two pixels.
         location: settings of the location network.

@@ -211,7 +211,7 @@ def _checked_splits(file: str, splits: dict) -> dict[str, dict]:
                 f"{file} is not a result of launch/evaluate.py: its {split} is {scores!r}"
             )
     if "test" not in splits:
-        raise TableError(f"{file} has no results of test, which the table needs")
+        raise TableError(f"{file} has no results of the split `test`, which the table needs")
     return splits
 
 

@@ -91,7 +91,7 @@ def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
 
     Args:
         length: the length of the side, in pixels.
-        margin: how far away, in pixels, a result depends on pixels.
+        margin: the largest distance, in pixels, at which a pixel affects a result.
         multiple: spans start at multiples of it.
         side: the length of a span, in pixels; it is increased if the margin requires it.
 
@@ -114,7 +114,7 @@ def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
 
     Args:
         canvas: height and width, H and W.
-        margin: how far away, in pixels, the result at a pixel depends on other pixels.
+        margin: the largest distance, in pixels, at which a pixel affects the result at another.
         multiple: tiles start at multiples of this many pixels.
 
     Returns:

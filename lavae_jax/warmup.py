@@ -8,8 +8,8 @@ trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
   smooth, and its maxima follow the objects instead of the cells of the grid.
 - Each peak is moved to the centre of mass of the pixels around it. The canvas is black, so only the
   object's own pixels count, and the peak is always at the same point of the object.
-  The decoder then need not represent an object at nine offsets. (The point at which the map itself
-  peaks depends on the object's colour, among other things.)
+  The decoder then need not represent each object at several offsets. (The point at which the map
+  itself peaks depends on the object's colour, among other things.)
 - h_loc / γ is trained as the log-odds, up to a constant, that an object is located at a pixel.
   Peaks are therefore one pixel wide, and each sampled location finds a different object (γ sharpens
   the odds). This training also gives the threshold of f_count a meaning. The ELBO cannot, since it
@@ -48,13 +48,13 @@ def distance(map_: jax.Array, target: jax.Array) -> jax.Array:
 def augment(x: jax.Array, keys: chex.PRNGKey, share: float) -> jax.Array:
     """Rotates and mirrors some of the images.
 
-    Square images are transformed by the 8 symmetries of a square, with equal probabilities; other
-    images by the 4 of them that preserve the shape.
+    Square images are transformed by one of the 8 symmetries of a square, each equally likely; other
+    images by one of the 4 that preserve the shape. The identity is one of them.
 
     Args:
         x: images, [B, H, W, C].
         keys: random keys, [B].
-        share: the probability that an image is transformed.
+        share: the probability that such a symmetry is applied to an image.
 
     Returns:
         Images, [B, H, W, C].
@@ -130,7 +130,7 @@ def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array
         peaks: marked pixels, [B, H, W] bool.
         x: images, [B, H, W, C].
         radius: how far a window extends in each direction, in pixels.
-        times: how often a mark moves; its window moves with it.
+        times: how many times each mark is moved; its window moves with it.
 
     Returns:
         Moved marks, [B, H, W] bool.

@@ -221,7 +221,7 @@ def test_other_bad_inputs_are_explained(model, scene):
     with pytest.raises(ValueError, match=r"count=\[11\]: expected whole numbers from 0 to 10"):
         model.sample(0, 3, count=[11])
     wide = dataclasses.replace(scene, appearance=np.zeros((3, 10, 7)))
-    with pytest.raises(ValueError, match="have 7 numbers; this model's have 2"):
+    with pytest.raises(ValueError, match="have 7 latent dimensions, but this model's have 2"):
         model.render(wide)
 
 
@@ -494,7 +494,7 @@ def test_one_image_is_one_record(model):
         assert record["count"] == 3
 
 
-def test_what_is_left_out_does_not_change_the_bound(model):
+def test_max_objects_of_analyse_does_not_change_the_bound(model):
     all_objects, one_object = (
         lavae_jax.analyse(model, IMAGES, num_samples=3, max_objects=n)[0]["log_p"]
         for n in (math.inf, 1)

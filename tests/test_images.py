@@ -87,7 +87,7 @@ def test_arrays_are_read_and_pickles_are_not(tmp_path):
     np.savez(tmp_path / "c.npz", a=GREY[None], b=GREY[None], evil=np.array([{}], object))
     assert len(images.open_images(str(tmp_path / "c.npz"), "b")) == 1
     for file, member, message in (
-        ("c.npz", "", r"none of x, image, images; name one with `member`: a, b, evil"),
+        ("c.npz", "", r"none of x, image, images; name one with `member` .--member.: a, b, evil"),
         ("c.npz", "evil", "cannot be read as an array"),
         ("c.npz", "d", "no array 'd'"),
         ("b.npz", "other", r"shape \(3,\); expected \[N, H, W\]"),
@@ -143,7 +143,7 @@ def array(values):
     return images._Array(np.asarray(values), "an array")
 
 
-def test_thresholds():
+def test_a_threshold_is_estimated_by_otsu_or_given_and_others_are_refused():
     values = np.concatenate([RANDOM.normal(0.2, 0.05, 500), RANDOM.normal(0.7, 0.05, 100)])
     sample = array(np.clip(values, 0, 1).reshape(1, 20, 30).astype(np.float32))
     assert 0.35 < crops.make_preprocessing(sample, 1, False, "otsu").threshold < 0.55
@@ -283,7 +283,7 @@ def test_images_unsuitable_for_training_are_refused():
     (said,) = crops.check(crops.Crops(array(crowded), preprocessing, (20, 20)), 7, 10)
     assert "up to 25 connected components, but config.model.max_objects=10" in said
     (said,) = crops.check(crops.Crops(array(square), preprocessing, (20, 20)), 3, 10)
-    assert "larger than config.model.sprite_size=3 (5 pixels)" in said
+    assert "are 5 pixels or longer, but config.model.sprite_size=3" in said
     with pytest.raises(ImageError, match="100% of the pixels are foreground"):  # not of the canvas
         crops.check(crops.Crops(array(square | True), preprocessing, (40, 40)), 7, 10)
 

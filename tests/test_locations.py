@@ -102,7 +102,7 @@ def apart(sequence, radius=1):
     return p
 
 
-def test_frequencies_of_draws_that_exclude_their_neighbours():
+def test_draws_that_exclude_their_neighbours_have_the_defined_frequencies():
     """All pairs that are possible, from the definition; log q is that of each."""
     n = 20_000
     logits = jnp.tile(np.sin(np.arange(12)), (n, 1))

@@ -52,7 +52,7 @@ def test_a_card_has_a_row_for_each_split_that_was_measured(folder):
     assert row in card.splitlines()
 
 
-def test_results_of_another_seed_are_those_of_other_weights(folder):
+def test_a_card_leaves_out_results_of_another_seed(folder):
     (folder / "results_seed1.json").write_text(result(seed=1))
     assert "45.68" not in model_card.text(folder)
     assert "None yet" in model_card.text(folder)

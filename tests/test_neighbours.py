@@ -57,7 +57,7 @@ def test_an_object_that_is_found_a_pixel_off_its_location_is_recognised():
         assert known > 0.6  # at random 0.04
 
 
-def test_the_first_that_are_different_come_before_others():
+def test_distinct_sketches_are_selected_before_duplicates():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(4, neighbours.SKETCH_SIZE))
     sketches = rows[[2, 2, 0, 1, 0, 3, 1]]

@@ -247,7 +247,7 @@ def test_the_learning_rate_of_a_phase_counts_from_its_own_first_step():
     np.testing.assert_allclose(before - after, 1e-3, rtol=1e-3)
 
 
-def test_a_phase_gets_nothing_that_the_previous_one_prepared():
+def test_a_phase_that_prepares_nothing_has_no_cache_and_no_constants():
     def prepare(module, variables, images, saved, cache):
         return phases.Prepared(cache={"located": np.zeros(4)}, constants={"objects": np.ones(2)})
 

@@ -278,7 +278,7 @@ def test_malformed_requests_are_refused(client, body):
     assert answer.json()["error"] == "The request cannot be read."
 
 
-def test_strangers_and_long_requests_are_refused(client):
+def test_requests_of_other_hosts_or_origins_and_long_ones_are_refused(client):
     request = {"model": NAME, "image": GOOD}
     for headers, status in (
         ({"host": "evil.example"}, 403),

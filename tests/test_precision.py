@@ -70,7 +70,7 @@ def test_attention_is_on_the_brightest_pixel():
 
 
 @pytest.mark.parametrize("name", ["dsprites", "mnist1k"])
-def test_the_networks_of_trained_models_may_be_rounded(name):
+def test_trained_models_tolerate_the_rounding_of_a_tpu(name):
     trained = lavae_jax.load(name)
     settings, variables = trained.settings, trained.variables
     builder = datasets.demo_builder(trained.config.dataset.name)

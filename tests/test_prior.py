@@ -88,7 +88,7 @@ def test_an_object_without_a_component_costs_little_more_than_under_the_paper_s_
     np.testing.assert_allclose(standard - prior.log_density(made, z), -np.log(SHARE), rtol=1e-4)
 
 
-def test_near_components_are_those_that_count():
+def test_only_near_components_contribute_to_the_density():
     """They have the weights that they have among all; none is evaluated twice."""
     made, z = mixture(9), jax.random.normal(jax.random.key(0), (6, 3))
     near = jnp.argsort(jax.random.uniform(jax.random.key(1), (6, 9)), axis=1)
@@ -232,7 +232,7 @@ def test_features_and_gaussians_are_inverse_to_each_other():
         np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
-def test_the_mixture_starts_at_encodings_and_reaches_as_far_as_is_left_of_one():
+def test_initial_components_are_at_encodings_with_variance_one_minus_theirs():
     encodings = np.array([[0.5, 2.0], [-0.5, -2.0]], np.float32)
     mean, log_variance = prior.at_encodings(encodings).components
     np.testing.assert_array_equal(mean.T, encodings)

@@ -232,7 +232,7 @@ def test_a_figure_can_be_chosen(launch, run, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"training_curves.png", "training_curves.pdf"}
 
 
-def test_pictures_of_curves_of_generalisation_and_of_own_images(launch_all, run, tmp_path):
+def test_curves_generalise_and_show_data_write_pictures(launch_all, run, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     for k in range(3):

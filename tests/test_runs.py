@@ -172,7 +172,7 @@ def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start
 
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
-def test_ctrl_c_during_the_start_prints_one_word(seconds, arguments, start):
+def test_ctrl_c_during_the_start_exits_without_a_traceback(seconds, arguments, start):
     process = start(*arguments(steps=100_000))
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)

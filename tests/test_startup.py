@@ -59,7 +59,7 @@ def test_ctrl_c_while_jax_is_imported_ends_a_program_with_a_word(command, tmp_pa
     assert xla.CPU.text in result.stdout  # set before jax is imported
 
 
-def test_what_python_collects_at_the_end_of_a_program_leaves_out_what_it_allocated():
+def test_objects_are_frozen_before_the_garbage_collection_at_exit():
     result = run(
         "-c",
         """

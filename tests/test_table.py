@@ -267,7 +267,7 @@ def test_every_field_of_a_result_is_needed(field):
 def test_a_result_without_test_is_refused():
     found = changed()
     del found["splits"]["test"]
-    assert "a.json has no results of test" in refusal(found)
+    assert "a.json has no results of the split `test`" in refusal(found)
 
 
 def test_an_unknown_kind_of_model_is_refused():

@@ -69,7 +69,7 @@ def test_objects_beyond_the_border_are_drawn_and_measured_on_the_nearest_pixel(m
         model.measure(moved, crowd[:, :90])
 
 
-def test_as_many_objects_are_found_as_there_is_room_for(model, crowd):
+def test_the_number_of_objects_is_limited_only_by_max_objects(model, crowd):
     assert model.infer(crowd).count.tolist() == [24, 24]
     assert model.infer(crowd, max_objects=10).count.tolist() == [10, 10]
     assert model.infer(crowd, max_objects=math.inf).count.tolist() == [24, 24]

@@ -15,7 +15,7 @@ from datasets.scenes import Bank, Examples, centres_of_mass, integers, too_close
 SCALE, SPREAD = 1.3, 0.1
 HIGHEST = 255
 MOST_TRIES = 1_000
-OWN = 127  # a digit owns its brighter pixels; no two digits own the same, as sums are below 256
+OWN = 127  # a pixel belongs to the digit above this level; only one can be, as sums are below 256
 
 
 def draw_sizes(bits: np.random.Philox, shape, size: int, canvas: int) -> np.ndarray:
@@ -113,7 +113,7 @@ def compose(
     if len(pending):
         raise ValueError(
             f"no valid scene of up to {high} digits on {canvas}x{canvas} pixels was found in "
-            f"{MOST_TRIES:,} tries"
+            f"{MOST_TRIES:,} tries; use fewer digits or a larger canvas"
         )
 
     absent = np.arange(max_objects) >= count[:, None]

@@ -84,8 +84,9 @@ def pool_fingerprints(size: int, first: int = 0) -> list[bytes]:
     per_class, rest = divmod(size, CLASSES)
     if rest or not 1 <= per_class <= _PER_CLASS - first:
         raise ValueError(
-            f"pool={size}: a pool has the same number of digits of each class, {CLASSES} to "
-            f"{CLASSES * (_PER_CLASS - first)} in steps of {CLASSES} (from digit {first} on)"
+            f"pool={size} must be a multiple of {CLASSES} from {CLASSES} to "
+            f"{CLASSES * (_PER_CLASS - first)} with first={first}, since a pool has as many digits "
+            "of each class"
         )
     data = _FINGERPRINTS.read_bytes()
     known = [data[i : i + _FINGERPRINT_BYTES] for i in range(0, len(data), _FINGERPRINT_BYTES)]

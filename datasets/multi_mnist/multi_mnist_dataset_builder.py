@@ -70,7 +70,8 @@ def _overlapping(pool: str, size: int, apart: int) -> MultiMnistConfig:
     """Makes the config of digits that may overlap, with corners at least `apart` pixels apart."""
     return MultiMnistConfig(
         name=f"{pool}_apart{apart}" if apart else f"{pool}_anywhere",
-        description=f"The digits of multi-MNIST-{pool}, corners at least {apart} pixels apart.",
+        description=f"The digits of multi-MNIST-{pool}, "
+        + (f"corners at least {apart} pixels apart." if apart else "anywhere on the canvas."),
         pool=size,
         apart=apart,
     )

@@ -22,7 +22,7 @@ THINK = flags.DEFINE_float(
 
 
 def main() -> None:
-    """Times the start up to the first answer, then each answer."""
+    """Measures the time from start to first answer, then the latency of each answer."""
     before = time.perf_counter()
     command = [sys.executable, "-u", str(PLAYGROUND), "--port=0", "--nobrowser"]
     server = subprocess.Popen(

@@ -35,7 +35,10 @@ def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:
-        raise UserError(f"the config of this run, {name!r}, does not exist") from error
+        raise UserError(
+            f"the config of this run, {name!r}, does not come with the package, and this checkout "
+            f"has no file configs/{name}.py"
+        ) from error
 
 
 def command(config: ConfigDict) -> str:

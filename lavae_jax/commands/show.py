@@ -27,7 +27,9 @@ from lavae_jax.recipes import images as recipe_of_images
 from lavae_jax.training import loop
 
 flags.adopt_module_key_flags(data_flags)
-SPLIT = flags.DEFINE_string("split", "test", "train, test or test_7.")
+SPLIT = flags.DEFINE_string(
+    "split", "test", "train, test, or test_N with N objects in every scene (usually test_7)."
+)
 OUTPUT = flags.DEFINE_string("output", "grid.png", "The picture to write.")
 COUNT = flags.DEFINE_integer("count", 24, "Number of scenes or images.", lower_bound=1)
 START = flags.DEFINE_integer("start", 0, "Index of the first scene or image.", lower_bound=0)
@@ -131,9 +133,9 @@ def show_images(output: pathlib.Path) -> None:
     }
     print(
         f"{len(crops):,} images of {smallest} to {largest} pixels; threshold {threshold}, "
-        f"{found.foreground:.1%} of the pixels are foreground; {len(found.side):,} connected "
-        f"components in {len(found.count)} of the images, whose longer side is "
-        f"{np.median(found.side):.0f} pixels (median), at most {found.side.max()}\n"
+        f"{found.foreground:.1%} of the pixels are foreground. {len(found.count)} of the images "
+        f"show {len(found.side):,} connected components; the longer side of a component is "
+        f"{np.median(found.side):.0f} pixels (median), {found.side.max()} at most\n"
         f"written to {output} and {histogram}\n"
         f"to train:\n  {_command('cpu', settings)}"
     )
@@ -219,11 +221,12 @@ def _show_grey(opened: images.Images, output: pathlib.Path) -> None:
     has_skipped = bool(skipped) or len(found) < min(len(opened), custom.SIZED_IMAGES)
     settings = {"dataset.path": PATH.value, **_settings_of_flags(has_skipped)}
     print(
-        f"{len(opened):,} grey images; in {len(found)} of them, {len(objects):,} connected "
-        f"components are probably one object each, with a usual diameter of {usual:g} pixels (5 to "
-        f"95 %: {low:.0f} to {high:.0f}), and {clumps:,} are clumps or not objects. Images are "
-        f"zoomed until the usual diameter is {normalisation.STANDARD:g} pixels: those that are "
-        f"shown by factors of {min(zooms):.2f} to {max(zooms):.2f}\n"
+        f"{len(opened):,} grey images. {len(found)} of them were examined: {len(objects):,} "
+        f"connected components are probably single objects, and {clumps:,} are clumps or something "
+        f"else. The usual diameter of an object is {usual:g} pixels (5th to 95th percentile: "
+        f"{low:.0f} to {high:.0f}). The model sees images zoomed so that the usual diameter is "
+        f"{normalisation.STANDARD:g} pixels; those in the picture are zoomed by factors of "
+        f"{min(zooms):.2f} to {max(zooms):.2f}\n"
         f"written to {output} and {histogram}\n"
         f"to train:\n  {_command('grey', settings)}"
     )

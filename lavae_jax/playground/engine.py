@@ -332,7 +332,7 @@ class Engine:
             except ValueError:
                 raise Refused(f"There is no room for {count} objects.") from None
             if image is None:
-                raise Refused("This model has no scenes of its own; try the prior.")
+                raise Refused("This model has no data set to draw scenes from; sample the prior.")
             answers.append({"image": pack(image > 0)})
         return answers
 

@@ -131,7 +131,8 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
         content = await _content(request)
         kind, model = content.get("kind"), content.get("model")
         if not isinstance(kind, str | None) or kind not in kinds:
-            raise Refused(f"kind must be one of {', '.join(map(str, kinds))}.")
+            allowed = ", ".join(name or "absent" for name in kinds)
+            raise Refused(f"kind must be one of {allowed}; the request has {kind!r}.")
         if not isinstance(model, str):
             raise Refused("The request names no model.")
         if model in engine.names() and model not in ready():

@@ -51,7 +51,7 @@ def make(config: ConfigDict, recipe: str, **recipes: Recipe) -> ConfigDict:
 
 
 def as_described(config: ConfigDict) -> None:
-    """Leaves Appendix B unchanged; for accelerators.
+    """For accelerators: the settings of Appendix B, unchanged.
 
     Args:
         config: unchanged.

@@ -121,7 +121,7 @@ def programs(config: ConfigDict, canvas: tuple[int, int]) -> Iterator[Program]:
         if config.batch_size % devices:
             raise CompileCheckError(
                 f"config.batch_size={config.batch_size} cannot be split over {devices} devices; "
-                "set a multiple"
+                f"use a multiple of {devices}"
             )
         each = config.batch_size // devices
         shape = (devices, each, *canvas, config.model.channels)

@@ -77,7 +77,7 @@ def duration(seconds: float) -> str:
     """
     days, seconds = divmod(round(seconds), 86_400)
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{days} days {clock}" if days else clock
+    return f"{days} day{'' if days == 1 else 's'} {clock}" if days else clock
 
 
 def beginning(config: ConfigDict, workdir: str, step: int) -> str:

@@ -245,7 +245,8 @@ class Run:
         if self.step > self.num_steps:
             raise TrainingError(
                 f"{self.files.workdir} has reached step {self.step}, but this run ends after "
-                f"{self.num_steps} steps"
+                f"{self.num_steps} steps; increase config.num_train_steps, or choose another "
+                "--workdir"
             )
         self.files.open(self.config, self.step)
         self.files.print(console.beginning(self.config, str(self.files.workdir), self.step))
@@ -408,10 +409,11 @@ class Run:
         values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
         wrong = [name for name, value in values.items() if not np.isfinite(value)]
         if wrong:
-            good = checkpoints.newest_whole(self.files.checkpoints) or "none yet"
+            good = checkpoints.newest_whole(self.files.checkpoints)
+            newest = f"the newest intact one is {good}" if good else "there is none yet"
             raise TrainingError(
-                f"step {step:,}: not finite: {', '.join(wrong)}. Nothing was overwritten; "
-                f"the newest intact checkpoint: {good}"
+                f"step {step:,}: these metrics are not finite: {', '.join(wrong)}. No checkpoint "
+                f"was overwritten; {newest}. If it happens again, lower the learning rates"
             )
         self._clock.tick(step)
         return values

@@ -135,7 +135,8 @@ def _components(encodings: np.ndarray, sketches: np.ndarray, size: int) -> tuple
     if len(encodings) < size:
         raise ValueError(
             f"config.model.prior.components={size}, but only {len(encodings)} objects are found "
-            "in all training scenes, and each component is initialised at one"
+            "in all training images, and each component is initialised at one of them; set at most "
+            "that many components"
         )
     chosen = neighbours.different(sketches, size)
     return {"lavae.prior": prior.at_encodings(encodings[chosen])}, {"sketches": sketches[chosen]}

@@ -10,8 +10,8 @@ class StopRequest:
     """A context in which SIGTERM and SIGINT end the training loop only after its current step.
 
     Python's own handlers run only when XLA returns, which may take minutes during compilation. Each
-    signal therefore wakes a thread, which reports it at once. A second Ctrl-C ends the process
-    immediately.
+    signal therefore wakes a thread, which reports it at once. A Ctrl-C after an earlier signal of
+    either kind ends the process immediately.
 
     Attributes:
         signal: the number of the signal received, if any.

@@ -231,7 +231,7 @@ def appearance_loss(
 ) -> jax.Array:
     """Computes -log q(z_app | z_loc, x) of objects that have neighbours.
 
-    The true z_app is a sample from q of the same object alone.
+    The target z_app is sampled from q(z_app | z_loc, x) of an image of the same object alone.
 
     Args:
         module: a bound LAVAE.
