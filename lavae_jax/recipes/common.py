@@ -222,7 +222,7 @@ def lavae_paper(config: ConfigDict) -> None:
     config.eval_every_steps = 1_000  # the first evaluation shows whether a run is healthy
 
 
-def lavae_thin(config: ConfigDict, *, num_steps: int = 20_000) -> None:
+def lavae_thin(config: ConfigDict, *, num_steps: int = 16_000) -> None:
     """For two CPU cores: the recipe `paper` with smaller networks and batches, and fewer steps.
 
     The appearance network runs on windows, which at hard locations gives the same results as on the
