@@ -480,10 +480,11 @@ def test_a_user_decomposes_a_scene_edits_it_and_keeps_it(page, tmp_path):
 
     page.drag("stage", (20, 30), (10, 12))
     assert page.foreground() == [(10, 12), *PAIR]
-    page.wait("All objects found again. Unedited objects (1) moved by 0.00 pixels on average")
-    page.wait("their appearances changed by 0.00 standard deviations.")
+    page.wait("In the edited image, all objects are found.")
+    page.wait("The inferred locations of unedited objects (1) changed by 0.00 pixels on average")
+    page.wait("and their appearances by 0.00 standard deviations.")
     page["undo"].click()
-    page.wait("Unedited objects (2) moved by 0.00 pixels")
+    page.wait("unedited objects (2) changed by 0.00 pixels")
     assert page.foreground() == PIXEL + PAIR
     page["redo"].click()
     assert page.foreground() == [(10, 12), *PAIR]
@@ -512,7 +513,7 @@ def test_a_user_decomposes_a_scene_edits_it_and_keeps_it(page, tmp_path):
     slider = page["slider-0"]
     for key in (Keys.HOME, Keys.END):
         slider.send_keys(key)
-        page.wait("All objects found again")
+        page.wait("all objects are found")
     page.wait_for_lit(2, 4)
 
     # A morph continues from key to key, and is one step to undo.
@@ -523,7 +524,7 @@ def test_a_user_decomposes_a_scene_edits_it_and_keeps_it(page, tmp_path):
         page["morph"].send_keys(Keys.ARROW_RIGHT)
     assert page["morph"].get_attribute("value") == "1"
     page.wait_for_lit(2, 4)
-    page.wait("All objects found again")
+    page.wait("all objects are found")
     page.driver.execute_script("document.activeElement.blur()")
     while page["undo"].is_enabled():
         page["undo"].click()
@@ -585,5 +586,5 @@ def test_a_lost_server_is_noticed_and_its_requests_are_sent_again(page, made, se
     page.wait("The server does not answer", "alert")
     assert page.foreground() == [(10, 12), *PAIR]
     with serving(made, port):
-        page.wait("All objects found again")
+        page.wait("all objects are found")
         assert page["alert"].text == ""

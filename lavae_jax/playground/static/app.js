@@ -365,10 +365,11 @@ function drawThoughts() {
 }
 
 function described({ lost, extra, alone, moved, changed }) {
-  const found = lost ? `${lost} of ${objects.length} objects not found again` : "All objects found again";
+  const found = lost ? `In the edited image, ${lost} of ${objects.length} objects are not found`
+    : "In the edited image, all objects are found";
   const more = extra ? `, and ${extra} false ${extra === 1 ? "detection" : "detections"}` : "";
-  const rest = alone ? ` Unedited objects (${alone}) moved by ${moved.toFixed(2)} pixels on average, and their `
-    + `appearances changed by ${changed.toFixed(2)} standard deviations.` : "";
+  const rest = alone ? ` The inferred locations of unedited objects (${alone}) changed by ${moved.toFixed(2)} pixels`
+    + ` on average, and their appearances by ${changed.toFixed(2)} standard deviations.` : "";
   return `${found}${more}.${rest}`;
 }
 
