@@ -111,7 +111,7 @@ def describe_model(model: lavae_jax.Model | lavae_jax.Baseline) -> dict[str, Any
         "overrides": config.dataset.overrides if is_same else SET.value or "",
         "seed": config.seed,
         "num_samples": NUM_SAMPLES.value,
-        "support": getattr(model.settings, "support", None),
+        "support": model.settings.support if isinstance(model, lavae_jax.Model) else None,
         "prior": str(model.settings.prior) if isinstance(model, lavae_jax.Model) else None,
     }
 

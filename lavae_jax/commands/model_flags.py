@@ -74,9 +74,9 @@ def builder_options(
         described, data_dir=DATA_DIR.value, mnist_dir=MNIST_DIR.value
     )
     channels = scene_data.load().make_builder(**options).CHANNELS
-    if channels != model.settings.channels:
+    if channels != model.channels:
         raise UserError(
             f"scenes of {described['name']} have {channels} channels, and the model "
-            f"{CHECKPOINT.value} has {model.settings.channels}"
+            f"{CHECKPOINT.value} has {model.channels}"
         )
     return options
