@@ -16,6 +16,7 @@ import numpy as np
 
 from lavae_jax import decomposition, likelihoods, masks, objects, placement, tiles
 from lavae_jax.api import Model, as_batch
+from lavae_jax.arrays import Array
 from lavae_jax.decomposition import Detections
 from lavae_jax.images import Images, open_images
 from lavae_jax.objects import Record
@@ -30,7 +31,7 @@ Draw = Callable[[int, np.ndarray, Record], None]
 
 def analyse(
     model: Model,
-    images: str | Images | Sequence[np.ndarray],
+    images: str | pathlib.Path | Images | Sequence[np.ndarray] | Array,
     *,
     max_objects: float = math.inf,
     min_score: float = 0.0,
@@ -61,12 +62,13 @@ def analyse(
     if not isinstance(model, Model):
         raise TypeError(f"expected a trained LAVAE, not {type(model).__name__}")
     decomposition.check_limits(max_objects, min_score)
+    source: Any = images
     if isinstance(images, (str, pathlib.Path)):
-        images = open_images(str(images))
+        source = open_images(str(images))
     elif isinstance(images, (np.ndarray, jax.Array)):
-        images = as_batch(np.asarray(images), model.settings.channels)
+        source = as_batch(np.asarray(images), model.settings.channels)
     wanted = Wanted(max_objects, min_score, num_samples, masks, appearances)
-    return [record for chunk in analyse_in_chunks(model, images, wanted) for record in chunk]
+    return [record for chunk in analyse_in_chunks(model, source, wanted) for record in chunk]
 
 
 class Wanted(NamedTuple):
@@ -115,7 +117,7 @@ class _Image(NamedTuple):
     error: str | None = None
 
 
-def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
+def _read(model: Model, images: Any, numbers: range) -> Iterator[list[_Image]]:
     """Reads as many images at a time as fit into memory."""
     chunk, pixels = [], 0
     names = getattr(images, "names", None)
@@ -134,14 +136,20 @@ def _read(model: Model, images, numbers: range) -> Iterator[list[_Image]]:
         yield chunk
 
 
-def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
+def _analyse_chunk(
+    model: Model,
+    chunk: Sequence[_Image],
+    wanted: Wanted,
+    done: Sequence[Record],
+    draw: Draw | None,
+) -> list[Record]:
     readable = [image for image in chunk if image.error is None]
     corrected = [model.preprocessing.corrected(image.grey) for image in readable]
     seen = [model.preprocessing.zoomed(image) for image in corrected]
     detected, appearance = model.decompose(seen, wanted.max_objects, wanted.min_score)
     latents = np.zeros((0, model.settings.latent_size), np.float32)
-    sprites = model.decode(np.concatenate([latents, *appearance]))
-    sprites = decomposition.split(sprites, [len(z) for z in appearance])
+    decoded = model.decode(np.concatenate([latents, *appearance]))
+    sprites = decomposition.split(decoded, [len(z) for z in appearance])
     bounds = _bounds(model, readable, seen, detected, wanted, done)
     records = {}
     for image, levels, x, one, z_app, drawn in zip(
@@ -162,7 +170,7 @@ def _analyse_chunk(model, chunk, wanted, done, draw) -> list[Record]:
         records[image.number] = record
         if draw is not None:
             draw(image.number, image.raw, record)
-    return [records.get(i.number) or objects.failure(i.name, i.error) for i in chunk]
+    return [records.get(i.number) or objects.failure(i.name, i.error or "") for i in chunk]
 
 
 def _add_masks(record: Record, levels: np.ndarray, one: Detections, sprites: np.ndarray) -> None:
@@ -183,7 +191,14 @@ def _unexplained(model: Model, x: np.ndarray, one: Detections, sprites: np.ndarr
     return float((foreground & ~covered).sum() / foreground.sum())
 
 
-def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
+def _bounds(
+    model: Model,
+    readable: Sequence[_Image],
+    seen: Sequence[np.ndarray],
+    detected: Sequence[Detections],
+    wanted: Wanted,
+    done: Sequence[Record],
+) -> dict[int, float]:
     """Bounds on log p(x), by the number of the image.
 
     An image has one if it is binary, its number of objects is in the support of p(n), and its size
@@ -192,8 +207,8 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
     if not wanted.num_samples or model.preprocessing.levels == "grey":
         return {}
     sizes = [(record["height"], record["width"]) for record in done]
-    sizes = dict.fromkeys([*sizes, *(one.canvas for one in detected)])
-    sizes = [size for size in sizes if size[0] and not tiles.is_large(size)][:SIZES_WITH_BOUND]
+    all_sizes = dict.fromkeys([*sizes, *(one.canvas for one in detected)])
+    sizes = [size for size in all_sizes if size[0] and not tiles.is_large(size)][:SIZES_WITH_BOUND]
     fitting: dict[tuple[int, int], list[int]] = {}
     for k, (image, one) in enumerate(zip(readable, detected, strict=True)):
         in_support = one.num_detected <= model.settings.max_objects
@@ -201,7 +216,8 @@ def _bounds(model, readable, seen, detected, wanted, done) -> dict[int, float]:
         is_allowed = in_support and enough_pixels and one.canvas in sizes
         if is_allowed and is_binary(image.grey):
             fitting.setdefault(one.canvas, []).append(k)
-    bounds, plain = {}, model.with_preprocessing(invert=False)  # for preprocessed images
+    plain = model.with_preprocessing(invert=False)  # for preprocessed images
+    bounds: dict[int, float] = {}
     for group in fitting.values():
         numbers = [readable[k].number for k in group]
         x = np.stack([seen[k] for k in group])

@@ -13,15 +13,16 @@ import math
 import operator
 import pathlib
 import sys
+import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self, TypeGuard
 
-import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from ml_collections import ConfigDict
 
 from lavae_jax import (
@@ -38,6 +39,7 @@ from lavae_jax import (
     tiles,
     vae,
 )
+from lavae_jax.arrays import Array, Integers
 from lavae_jax.batching import is_traced
 from lavae_jax.decomposition import Detections, whole_number
 from lavae_jax.model import LAVAE, Variables
@@ -47,7 +49,7 @@ from lavae_jax.scene import Scene
 from lavae_jax.settings import LavaeSettings
 from lavae_jax.vae import GridVAE
 
-Key = chex.PRNGKey | int
+Key = jax.Array | int  # a PRNG key, or the seed of one
 MOSTLY_UNEXPLAINED = 0.5  # share of foreground far from all objects above which a warning is given
 CHECKED_IMAGES = 64  # the largest number of images that are checked for warnings
 
@@ -63,13 +65,13 @@ def _canvas(canvas: Any) -> tuple[int, int]:
     return whole_number("canvas height", height, 1), whole_number("canvas width", width, 1)
 
 
-def _image_keys(key: Key, indices: Sequence[int]) -> chex.PRNGKey:
+def _image_keys(key: Key, indices: Integers) -> jax.Array:
     """One key per image, derived from its index alone, so that batching makes no difference."""
     key = _as_key(key)
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(indices, np.int32))
 
 
-def _as_key(key: Key) -> chex.PRNGKey:
+def _as_key(key: Key) -> jax.Array:
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     try:
@@ -83,7 +85,7 @@ def _as_key(key: Key) -> chex.PRNGKey:
         raise ValueError(f"key={key} has more than 64 bits") from None
 
 
-def as_batch(images, channels: int):
+def as_batch(images: Any, channels: int) -> Any:
     """Adds the batch and channel axes that images lack.
 
     Args:
@@ -107,7 +109,7 @@ def as_batch(images, channels: int):
     return images
 
 
-def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
+def _check_number_of_pixels(canvas: Sequence[int], least: int) -> None:
     if math.prod(canvas) < least:
         raise ImageError(
             f"images of {canvas[0]}x{canvas[1]} are too small: the model needs at least {least} "
@@ -115,7 +117,7 @@ def _check_number_of_pixels(canvas: tuple[int, int], least: int) -> None:
         )
 
 
-def _refuse_large(x, purpose: str) -> None:
+def _refuse_large(x: Array, purpose: str) -> None:
     """Refuses images for which maps of all pixels would not fit into memory."""
     if not is_traced(x) and tiles.is_large(x.shape[1:3]):
         raise ImageError(
@@ -126,7 +128,8 @@ def _refuse_large(x, purpose: str) -> None:
 
 def _warn(message: str) -> None:
     """Emits a warning that points to the line that called this package."""
-    frame, level = sys._getframe(1), 2
+    frame: types.FrameType | None = sys._getframe(1)
+    level = 2
     package = __name__.partition(".")[0]
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
         frame, level = frame.f_back, level + 1
@@ -139,8 +142,6 @@ def _warn(message: str) -> None:
 class _Trained:
     """The common part of both kinds of model."""
 
-    channels: int  # of the images
-
     def __init__(
         self,
         module: nn.Module,
@@ -148,14 +149,19 @@ class _Trained:
         config: ConfigDict,
         batch_size: int = 64,
         preprocessing: Preprocessing | None = None,
-    ):
+    ) -> None:
         self.module, self.variables, self.config = module, variables, config
         self.batch_size = batch_size
         self.preprocessing = preprocessing or Preprocessing.of_config(config)
         self.folder: pathlib.Path | None = None  # where it was loaded from
         self.fingerprint = _fingerprint(variables)
 
-    def with_preprocessing(self, **changes):
+    @property
+    def channels(self) -> int:
+        """C, the number of channels of the images."""
+        raise NotImplementedError
+
+    def with_preprocessing(self, **changes: Any) -> Self:
         """Returns the same model with other preprocessing.
 
         Args:
@@ -166,7 +172,9 @@ class _Trained:
         """
         return self._changed(preprocessing=dataclasses.replace(self.preprocessing, **changes))
 
-    def _changed(self, module=None, preprocessing=None):
+    def _changed(
+        self, module: nn.Module | None = None, preprocessing: Preprocessing | None = None
+    ) -> Self:
         changed = type(self)(
             module or self.module,
             self.variables,
@@ -179,7 +187,7 @@ class _Trained:
 
     # --- images ------------------------------------------------------------------
 
-    def preprocess(self, images) -> np.ndarray | list[np.ndarray]:
+    def preprocess(self, images: npt.ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Converts raw images to what the model sees.
 
         A model of grey levels sees each image zoomed (see `normalisation`), so sizes may change.
@@ -211,7 +219,7 @@ class _Trained:
         seen = [self.preprocessing(image, "an image") for image in images]
         return seen or np.zeros((0, *images.shape[1:3], self.channels), np.float32)
 
-    def _seen_or_traced(self, images):
+    def _seen_or_traced(self, images: Any) -> Any:
         """Preprocesses images; under jit, they must be preprocessed already."""
         if not isinstance(images, jax.core.Tracer):
             return self.preprocess(images)
@@ -226,7 +234,15 @@ class _Trained:
 
     # --- the bound ---------------------------------------------------------------
 
-    def _bound(self, function, inputs, num_samples, key, indices, progress) -> Bound:
+    def _bound(
+        self,
+        function: Callable,
+        inputs: tuple,
+        num_samples: int,
+        key: Key,
+        indices: Integers | None,
+        progress: str | None,
+    ) -> Bound:
         """Computes function(model, x, keys, ...) for the inputs (x, ...)."""
         x, *more = inputs
         indices = range(len(x)) if indices is None else indices
@@ -238,18 +254,20 @@ class _Trained:
         inputs = (x, _image_keys(key, indices), *more)
         return self._run(function, *inputs, batch_size=size, progress=progress)
 
-    def _of_one_size(self, images):
+    def _of_one_size(self, images: npt.ArrayLike) -> Any:
         x = self._seen_or_traced(images)
         if isinstance(x, list):
             raise ImageError("images differ in size; expected images of one size")
         return x
 
-    def _bound_images(self, images):
+    def _bound_images(self, images: npt.ArrayLike) -> Any:
         x = self._of_one_size(images)
         _refuse_large(x, "a bound")
         return x
 
-    def _run(self, function, *inputs, batch_size: int | None = None, **kwargs):
+    def _run(
+        self, function: Callable, *inputs: Any, batch_size: int | None = None, **kwargs: Any
+    ) -> Any:
         batch_size = batch_size or self.batch_size
         return batching.in_batches(
             function, self.module, self.variables, inputs, batch_size, **kwargs
@@ -263,7 +281,7 @@ def _stacked(seen: np.ndarray | list[np.ndarray]) -> np.ndarray | list[np.ndarra
     return np.stack(seen)
 
 
-def _is_list_of_arrays(images) -> bool:
+def _is_list_of_arrays(images: Any) -> TypeGuard[Sequence[Array]]:
     is_list = isinstance(images, (list, tuple)) and len(images) > 0
     return is_list and all(isinstance(image, (np.ndarray, jax.Array)) for image in images)
 
@@ -299,11 +317,11 @@ class Model(_Trained):
 
     def infer(
         self,
-        images,
+        images: npt.ArrayLike,
         key: Key | None = None,
         max_objects: float | None = None,
         min_score: float = 0.0,
-    ) -> Scene | list[Scene]:
+    ) -> Scene | Any:
         """Decomposes images into objects.
 
         The locations are the peaks of h_loc that f_count counts, the most probable first, without
@@ -327,6 +345,7 @@ class Model(_Trained):
             ValueError: `max_objects` or `min_score` is out of range, or given together with a key;
                 or `min_score` is given under jit.
         """
+        # Any stands for list[Scene], which every caller would otherwise have to rule out.
         x = self._seen_or_traced(images)
         traced = is_traced((x, self.variables))
         limit = math.inf if max_objects is None else max_objects
@@ -342,13 +361,13 @@ class Model(_Trained):
         detected = self._detect(x, keep_maps=False)
         self._warn_if_implausible(x, detected)
         selected, appearance = self._select_and_describe(x, detected, limit, min_score)
-        slots = None if limit == math.inf else limit
+        slots = None if limit == math.inf else int(limit)
         if isinstance(x, list):
             both = zip(selected, appearance, strict=True)
             return [self._to_scene([one], [z], slots) for one, z in both]
         return self._to_scene(selected, appearance, slots, x.shape[1:3])
 
-    def detect(self, images, keep_maps: bool = False) -> list[Detections]:
+    def detect(self, images: npt.ArrayLike, keep_maps: bool = False) -> list[Detections]:
         """Finds the locations of objects; see `decomposition.detect`.
 
         Args:
@@ -362,7 +381,7 @@ class Model(_Trained):
 
     def decompose(
         self,
-        x: Sequence[np.ndarray],
+        x: decomposition.Images,
         max_objects: float = math.inf,
         min_score: float = 0.0,
         keep_maps: bool = False,
@@ -381,7 +400,11 @@ class Model(_Trained):
         return self._select_and_describe(x, self._detect(x, keep_maps), max_objects, min_score)
 
     def _select_and_describe(
-        self, x, detected: Sequence[Detections], max_objects: float, min_score: float
+        self,
+        x: decomposition.Images,
+        detected: Sequence[Detections],
+        max_objects: float,
+        min_score: float,
     ) -> tuple[list[Detections], list[np.ndarray]]:
         resolves = self.settings.resolve_radius > 0
         most = math.inf if resolves else max_objects
@@ -396,11 +419,16 @@ class Model(_Trained):
             return self._arrange(x, selected, means)
         return selected, means
 
-    def _arrange(self, x, detected, appearance) -> tuple[list[Detections], list[np.ndarray]]:
+    def _arrange(
+        self,
+        x: decomposition.Images,
+        detected: Sequence[Detections],
+        appearance: Sequence[np.ndarray],
+    ) -> tuple[list[Detections], list[np.ndarray]]:
         """Sorts objects and appearances from back to front."""
         latents = np.zeros((0, self.settings.latent_size), np.float32)
-        sprites = self.decode(np.concatenate([latents, *appearance]))
-        sprites = decomposition.split(sprites, [len(z) for z in appearance])
+        decoded = self.decode(np.concatenate([latents, *appearance]))
+        sprites = decomposition.split(decoded, [len(z) for z in appearance])
         order = [
             decomposition.depth_order(drawn, one.location, image)
             for drawn, one, image in zip(sprites, detected, x, strict=True)
@@ -411,10 +439,10 @@ class Model(_Trained):
         ]
         return ordered, [z[k] for z, k in zip(appearance, order, strict=True)]
 
-    def _detect(self, x, keep_maps):
+    def _detect(self, x: decomposition.Images, keep_maps: bool) -> list[Detections]:
         return decomposition.detect(self._run, self.settings, x, self.batch_size, keep_maps)
 
-    def location_probabilities(self, images) -> np.ndarray:
+    def location_probabilities(self, images: npt.ArrayLike) -> np.ndarray:
         """Computes the probability that an object is located at a pixel.
 
         Args:
@@ -423,15 +451,16 @@ class Model(_Trained):
         Returns:
             [B, H, W], of the pixels that the model sees.
         """
-        maps = [one.log_odds_map for one in self.detect(images, keep_maps=True)]
+        detected = self.detect(images, keep_maps=True)
+        maps = [one.log_odds_map for one in detected if one.log_odds_map is not None]
         return np.asarray(jax.nn.sigmoid(np.stack(maps)))
 
     def bound(
         self,
-        images,
+        images: npt.ArrayLike,
         num_samples: int = 100,
         key: Key = 0,
-        indices: Sequence[int] | None = None,
+        indices: Integers | None = None,
         progress: str | None = None,
         max_objects: int | None = None,
     ) -> Bound:
@@ -524,7 +553,9 @@ class Model(_Trained):
         """
         return decomposition.decode(self._run, z_app)
 
-    def measure(self, scene: Scene, images=None) -> list[list[objects.Measured]]:
+    def measure(
+        self, scene: Scene, images: npt.ArrayLike | None = None
+    ) -> list[list[objects.Measured]]:
         """Measures each object's sprite on its image: centre of mass, box, brightness.
 
         Args:
@@ -540,7 +571,7 @@ class Model(_Trained):
         if is_traced(scene):
             raise TypeError("`measure` returns plain numbers; call it outside of jit")
         sprites = np.asarray(self.sprites(scene))
-        pictures = [None] * len(scene) if images is None else images
+        pictures: Any = [None] * len(scene) if images is None else images
         if len(scene) == 1 and np.shape(pictures)[:2] == scene.canvas:
             pictures = [pictures]  # one image is a batch of one
         shapes = {np.shape(picture)[:2] for picture in pictures if picture is not None}
@@ -570,7 +601,7 @@ class Model(_Trained):
         self,
         key: Key,
         num_scenes: int,
-        count: Sequence[int] | None = None,
+        count: Integers | None = None,
         canvas: tuple[int, int] = (64, 64),
     ) -> Scene:
         """Samples scenes from the prior.
@@ -587,7 +618,7 @@ class Model(_Trained):
         num_scenes = whole_number("num_scenes", num_scenes, 0)
         canvas = _canvas(canvas)
         _check_number_of_pixels(canvas, self.settings.max_objects)
-        inputs = [_image_keys(key, range(num_scenes))]
+        inputs: list[Array] = [_image_keys(key, range(num_scenes))]
         if count is not None:
             values, most = np.unique(count), self.settings.max_objects
             is_whole = np.issubdtype(values.dtype, np.integer)
@@ -597,7 +628,7 @@ class Model(_Trained):
             inputs.append(np.tile(logits.astype(np.float32), (num_scenes, 1)))
         return self._stamp(self._run(_prior_scenes(canvas), *inputs))
 
-    def sample_appearances(self, noise, choice) -> jax.Array:
+    def sample_appearances(self, noise: npt.ArrayLike, choice: npt.ArrayLike) -> jax.Array:
         """Samples appearances from the prior, as a function of random numbers.
 
         Args:
@@ -617,7 +648,7 @@ class Model(_Trained):
         """
         return prior.moments(self._prior, self.settings.latent_size)
 
-    def with_settings(self, **changes) -> "Model":
+    def with_settings(self, **changes: Any) -> "Model":
         """Returns the same networks with other settings.
 
         Args:
@@ -640,14 +671,14 @@ class Model(_Trained):
     def _prior(self) -> prior.Mixture | None:
         return self.variables["params"]["prior"] if self.settings.prior.kind == "mixture" else None
 
-    def _infer_traced(self, x, max_objects, min_score) -> Scene:
+    def _infer_traced(self, x: jax.Array, max_objects: Any, min_score: float) -> Scene:
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         if max_objects == math.inf or min_score:
             raise ValueError("under jit, max_objects must be a number and min_score 0")
         function = _infer(max_objects or self.settings.max_objects)
         return self._stamp(self._run(function, x))
 
-    def _sample_posterior(self, x, key: Key, indices: Sequence[int]) -> Scene:
+    def _sample_posterior(self, x: Array, key: Key, indices: Integers) -> Scene:
         _check_number_of_pixels(x.shape[1:3], self.settings.max_objects)
         _refuse_large(x, "a sample of q")
         size = decomposition.images_at_once(self.batch_size, x.shape[1:3])
@@ -662,7 +693,7 @@ class Model(_Trained):
         canvas: tuple[int, int] | None = None,
     ) -> Scene:
         """Makes scenes with `slots` slots; by default as many as are needed, and at least M."""
-        canvas = tuple(canvas or detected[0].canvas)
+        canvas = canvas or detected[0].canvas
         count = np.array([len(one.location) for one in detected], np.int32)
         slots = slots or max(self.settings.max_objects, int(count.max(initial=0)))
         slots = min(slots, math.prod(canvas))
@@ -672,7 +703,8 @@ class Model(_Trained):
         for b, (one, z) in enumerate(zip(detected, appearance, strict=True)):
             location[b, : count[b]], score[b, : count[b]] = one.location, one.score
             z_app[b, : count[b]] = z
-        return self._stamp(Scene(count, location, z_app, canvas, score=score))
+        on_host: Any = (count, location, z_app, canvas, None, score)
+        return self._stamp(Scene(*on_host))
 
     def _render_large(self, scene: Scene) -> np.ndarray:
         count, location = np.asarray(scene.count), np.asarray(scene.location)
@@ -683,7 +715,8 @@ class Model(_Trained):
             )
             for b, n in enumerate(count)
         ]
-        return np.asarray(likelihoods.of(self.settings).pixel_means(np.stack(total)))
+        intensity: Any = np.stack(total)
+        return np.asarray(likelihoods.of(self.settings).pixel_means(intensity))
 
     def _stamp(self, scene: Scene) -> Scene:
         """Returns the scene as JAX arrays, with the fingerprint of this model."""
@@ -705,12 +738,12 @@ class Model(_Trained):
                 "check, use dataclasses.replace(scene, model_fingerprint=None)"
             )
 
-    def _warn_if_implausible(self, x, detected: Sequence[Detections]) -> None:
+    def _warn_if_implausible(self, x: decomposition.Images, detected: Sequence[Detections]) -> None:
         """Warns of images that are probably inverted, and of foreground far from all objects."""
         likelihood, half = likelihoods.of(self.settings), self.settings.sprite_size // 2
         foreground = unexplained = pixels = 0
         for image, one in zip(x[:CHECKED_IMAGES], detected, strict=False):
-            is_foreground = np.asarray(likelihood.is_foreground(image)).any(-1)
+            is_foreground: np.ndarray = np.any(likelihood.is_foreground(image), axis=-1)
             pixels += is_foreground.size
             foreground += is_foreground.sum()
             for row, column in one.location:
@@ -754,10 +787,10 @@ class Baseline(_Trained):
 
     def bound(
         self,
-        images,
+        images: npt.ArrayLike,
         num_samples: int = 100,
         key: Key = 0,
-        indices: Sequence[int] | None = None,
+        indices: Integers | None = None,
         progress: str | None = None,
     ) -> Bound:
         """Computes the importance-weighted bound on log p(x), and the terms of the ELBO.
@@ -780,7 +813,7 @@ class Baseline(_Trained):
         bound = _baseline_bound(num_samples)
         return self._bound(bound, (x,), num_samples, key, indices, progress)
 
-    def reconstruct(self, images) -> jax.Array:
+    def reconstruct(self, images: npt.ArrayLike) -> jax.Array:
         """Reconstructs images.
 
         Args:
@@ -816,7 +849,12 @@ def _infer(max_objects: int) -> Callable:
 
 @functools.lru_cache(maxsize=64)
 def _lavae_bound(num_samples: int, num_slots: int) -> Callable:
-    def bound(lavae, x, keys, located=None):
+    def bound(
+        lavae: LAVAE,
+        x: jax.Array,
+        keys: jax.Array,
+        located: inference.LocationPosterior | None = None,
+    ) -> Bound:
         return objective.bound(lavae, x, keys, num_samples, num_slots, located)
 
     return bound
@@ -829,7 +867,7 @@ def _baseline_bound(num_samples: int) -> Callable:
 
 @functools.lru_cache(maxsize=64)
 def _prior_scenes(canvas: tuple[int, int]) -> Callable:
-    def draw(lavae, keys, count_logits=None):
+    def draw(lavae: LAVAE, keys: jax.Array, count_logits: jax.Array | None = None) -> Scene:
         return generative.sample_prior(lavae, keys, canvas, count_logits)
 
     return draw
@@ -852,7 +890,8 @@ def _posterior(detected: Sequence[Detections], slots: int) -> inference.Location
         pixel[b, : count[b]] = rows * one.canvas[1] + columns
     is_peak = np.arange(slots) < count[:, None]
     logits = np.where(is_peak, 0, -inference.OFF_PEAK).astype(np.float32)
-    return inference.LocationPosterior(count, logits, pixel)
+    on_host: Any = (count, logits, pixel)
+    return inference.LocationPosterior(*on_host)
 
 
 def _round_up(count: int, most: int) -> int:

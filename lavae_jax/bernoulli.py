@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from lavae_jax.arrays import AnyArray
+
 EPSILON = 1e-6  # costs D ε = 0.004 nats on a black canvas of 64x64
 DELTA = 1e-4  # costs δ/2 nats for a foreground pixel under a sprite of 1
 FOREGROUND = 0.5  # pixels and pixel means above it belong to an object
@@ -33,7 +35,7 @@ def pixel_means(intensity: jax.Array) -> jax.Array:
     return _probabilities(intensity)[0]
 
 
-def is_foreground(values: jax.Array) -> jax.Array:
+def is_foreground(values: AnyArray) -> AnyArray:
     """Decides which pixels belong to an object.
 
     Args:

@@ -57,7 +57,7 @@ def flatten(tree: Any) -> dict[str, np.ndarray]:
     return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def path_name(path) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
     """Names the path of a leaf.
 
     Args:
@@ -194,8 +194,8 @@ def load_newest(folder: pathlib.Path) -> Checkpoint | None:
         except CheckpointError as error:
             damaged.append(error)
             continue
-        for error in damaged:
-            logging.warning("%s; an earlier checkpoint is used", error)
+        for one in damaged:
+            logging.warning("%s; an earlier checkpoint is used", one)
         return found
     if damaged:
         raise CheckpointError(
@@ -225,7 +225,7 @@ def prune(folder: pathlib.Path, keep: int, metric: str, newest: int) -> None:
     kept = set(sorted(whole)[-max(keep, 1) :])
     scores = {step: meta[metric] for step, meta in whole.items() if metric in meta}
     if scores:
-        kept.add(min(scores, key=scores.get))
+        kept.add(min(scores, key=scores.__getitem__))
     for step in whole.keys() - kept:
         shutil.rmtree(folder / str(step))
 
@@ -259,7 +259,7 @@ def _checked_meta(path: pathlib.Path) -> dict[str, Any]:
     return meta
 
 
-def _checkpointer():
+def _checkpointer() -> Any:
     """Makes a checkpointer with which this process works without waiting for the others."""
     import orbax.checkpoint as ocp  # slow to import, and not needed to use a shipped model
 

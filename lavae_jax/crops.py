@@ -7,7 +7,6 @@ are cut.
 
 import copy
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import tqdm
 from ml_collections import ConfigDict
 
 from lavae_jax import normalisation
+from lavae_jax.arrays import Integers
 from lavae_jax.images import Images, open_images
 from lavae_jax.input_pipeline import Batch
 from lavae_jax.normalisation import Components
@@ -299,7 +299,7 @@ class Crops:
     def __len__(self) -> int:
         return len(self._number)
 
-    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+    def read(self, index: Integers, draws: Integers | None = None) -> Batch:
         """Reads examples.
 
         Args:
@@ -446,7 +446,7 @@ class Parts(NamedTuple):
     """
 
     side: np.ndarray
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # hides tuple.count
     foreground: float
 
 
@@ -486,8 +486,8 @@ def check_foreground(share: float, preprocessing: Preprocessing) -> None:
     Raises:
         ImageError: if they are.
     """
-    threshold = preprocessing.threshold
-    threshold = threshold if isinstance(threshold, str) else f"{threshold:.3g}"
+    value = preprocessing.threshold
+    threshold = value if isinstance(value, str) else f"{value:.3g}"
     if share == 0:
         raise ImageError(
             f"every pixel is black (threshold {threshold}). Objects must be bright: invert dark "

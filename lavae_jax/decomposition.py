@@ -30,7 +30,8 @@ from lavae_jax.settings import LavaeSettings
 
 # run(function, *inputs, batch_size=...) computes function(lavae, *inputs) in batches.
 Run = Callable[..., np.ndarray]
-Images = Sequence[np.ndarray]  # [H, W, C] each, as the model sees them
+# [H, W, C] each, as the model sees them; or images of one size, [B, H, W, C].
+Images = Sequence[np.ndarray] | np.ndarray
 
 USUAL_PIXELS = 64 * 64
 PIXELS_AT_ONCE = 1 << 23  # the largest number of pixels of tiles that are stacked on the host
@@ -88,6 +89,7 @@ def detect(
         for tile in tiles.cut(image.shape[:2], margin, location.space_to_depth)
     ]
     found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in images]
+    maps: list[np.ndarray | None]
     maps = [np.empty(image.shape[:2], np.float32) if keep_maps else None for image in images]
     for group in _of_one_size(cut):
         x = np.stack([tiles.padded(images[i], tile) for i, tile in group])
@@ -99,13 +101,13 @@ def detect(
             peaks = np.argwhere(is_peak[k][tile.own])
             corner = [tile.rows.first, tile.columns.first]
             found[i].append((peaks + corner, own[tuple(peaks.T)]))
-            if keep_maps:
-                maps[i][tile.own_in_image] = own
-    canvases = [image.shape[:2] for image in images]
+            if (log_odds_map := maps[i]) is not None:
+                log_odds_map[tile.own_in_image] = own
+    canvases = [(image.shape[0], image.shape[1]) for image in images]
     return list(map(_in_order, canvases, found, maps))
 
 
-def images_at_once(batch_size: int, canvas: tuple[int, int]) -> int:
+def images_at_once(batch_size: int, canvas: Sequence[int]) -> int:
     """Computes how many images are processed at once.
 
     Args:
@@ -132,7 +134,7 @@ def log_odds(lavae: LAVAE, x: jax.Array, size: jax.Array | None = None) -> jax.A
     return inference.log_odds(lavae.settings, lavae.location(x, size))
 
 
-def _log_odds_and_peaks(lavae, x, size):
+def _log_odds_and_peaks(lavae: LAVAE, x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log-odds and peaks of padded images [B, H, W, C] with sizes [B, 2]."""
     settings = lavae.settings
     inside = networks.is_inside(size, x.shape[1:3])
@@ -151,12 +153,16 @@ def _of_one_size(cut: Iterable[tuple[int, tiles.Tile]]) -> Iterable[list[tuple[i
             yield group[start : start + size]
 
 
-def _in_order(canvas, parts, log_odds_map) -> Detections:
+def _in_order(
+    canvas: tuple[int, int],
+    parts: Sequence[tuple[np.ndarray, np.ndarray]],
+    log_odds_map: np.ndarray | None,
+) -> Detections:
     """Sorts by decreasing log-odds; equal ones in reading order."""
     location = np.concatenate([part[0] for part in parts]).reshape(-1, 2).astype(np.int32)
     odds = np.concatenate([part[1] for part in parts]).astype(np.float32)
     order = np.lexsort((location[:, 1], location[:, 0], -odds))
-    return Detections(tuple(canvas), location[order], odds[order], len(order), log_odds_map)
+    return Detections(canvas, location[order], odds[order], len(order), log_odds_map)
 
 
 # --- select ------------------------------------------------------------------
@@ -180,7 +186,7 @@ def select(
         ValueError: if a limit is out of range.
     """
     check_limits(max_objects, min_score)
-    number = int(min(np.count_nonzero(detections.score >= min_score), max_objects))
+    number = int(min(int(np.count_nonzero(detections.score >= min_score)), max_objects))
     return detections._replace(
         location=detections.location[:number], log_odds=detections.log_odds[:number]
     )

@@ -72,8 +72,8 @@ class _Drawn(NamedTuple):
 def _drawn(image: np.ndarray, location: np.ndarray, sprites: np.ndarray) -> _Drawn:
     margin = (2 * sprites.shape[1], 2 * sprites.shape[1])
     pixels = (image, np.ones((*image.shape[:2], 1)))
-    padded = (np.pad(a.astype(np.float32), (margin, margin, (0, 0))) for a in pixels)
-    return _Drawn(*padded, location, sprites)
+    wide, is_image = (np.pad(a.astype(np.float32), (margin, margin, (0, 0))) for a in pixels)
+    return _Drawn(wide, is_image, location, sprites)
 
 
 def _close(location: np.ndarray, radius: int) -> np.ndarray:

@@ -65,7 +65,7 @@ def evaluate(
         per_image = object_scores(scene, sprites, batch["mask"], centres)
         truth = batch["count"], batch.get("hidden")
         scene, truth, per_image = shard.gather((scene, truth, per_image), size)
-        scores |= _scores_of_objects(np.asarray(scene.count), *truth, per_image)
+        scores |= _scores_of_objects(np.asarray(scene.count), truth[0], truth[1], per_image)
         claimed, present = np.asarray(scene.score), np.asarray(scene.present)
         scores["calibration"] = calibration(claimed[present], per_image["is_true"][present])
         scores["disentanglement"] = disentanglement(model, scene[:EDITED], shard=shard)

@@ -7,7 +7,7 @@ numpy or JAX; a location is a row and a column.
 import pathlib
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -206,7 +206,7 @@ def _draw_frame(axis: Axes, frame: Frame, canvas: tuple[int, int], scale: float)
     middle = np.asarray(frame.location)
     top, left = np.maximum(middle - frame.size / 2, -0.5)
     bottom, right = np.minimum(middle + frame.size / 2, np.array(canvas) - 0.5)
-    line = {"edgecolor": frame.color, "linewidth": max(0.8 * scale, 0.4)}
+    line: dict[str, Any] = {"edgecolor": frame.color, "linewidth": max(0.8 * scale, 0.4)}
     axis.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, **line))
     inside = 0.02 * canvas[1]
     x, align = (left + inside, "left") if frame.label_left else (right - inside, "right")
@@ -216,7 +216,7 @@ def _draw_frame(axis: Axes, frame: Frame, canvas: tuple[int, int], scale: float)
 def _draw_cross(axis: Axes, cross: Cross, canvas: tuple[int, int], scale: float) -> None:
     """Draws a cross. The label is on the right, or on the left where the canvas ends."""
     row, column = cross.location
-    size = {"markersize": max(5 * scale, 3), "markeredgewidth": max(scale, 0.6)}
+    size: dict[str, Any] = {"markersize": max(5 * scale, 3), "markeredgewidth": max(scale, 0.6)}
     axis.plot(column, row, "+", color=cross.color, path_effects=_outline(scale), **size)
     height, width = canvas
     away, is_room = 0.05 * width, column < 0.85 * width
@@ -324,7 +324,12 @@ def training_curves(
         axis.locator_params(nbins=4)
         axis.set_ylabel(curve.unit, fontsize=font)
     lines = {line.get_label(): line for axis in figure.axes for line in axis.lines}
-    legend = {"loc": "outside upper left", "ncols": 2, "fontsize": font, "frameon": False}
+    legend: dict[str, Any] = {
+        "loc": "outside upper left",
+        "ncols": 2,
+        "fontsize": font,
+        "frameon": False,
+    }
     figure.legend(handles=list(lines.values()), **legend)
     return figure
 
@@ -462,7 +467,7 @@ def sizes(
     font = LARGEST_FONT * min(panel_inches, 1)
     figure = Figure(figsize=(4 * panel_inches, 2.4 * panel_inches), layout="constrained")
     axis = figure.subplots()
-    axis.hist(sides, bins=np.arange(0.5, max(*sides, chosen) + 2), color="0.65")
+    axis.hist(sides, bins=np.arange(0.5, max(*sides, chosen) + 2).tolist(), color="0.65")
     axis.axvline(chosen, color=COLORS[0])
     axis.text(chosen, axis.get_ylim()[1], f" {name} {chosen:g}", fontsize=font, va="top")
     axis.set_xlabel(f"{what}, in pixels", fontsize=font)

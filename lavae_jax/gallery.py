@@ -3,8 +3,9 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from lavae_jax import evaluation, figures
@@ -158,12 +159,12 @@ class Gallery:
         samples = self._samples(self.model, count=[4, 5])
         return self._sample_blocks({"LAVAE with 4 or 5 objects": samples})
 
-    def _samples(self, model: Model | Baseline, **count):
+    def _samples(self, model: Model | Baseline, **count: Any) -> jax.Array:
         number = self.rows * SAMPLE_COLUMNS
-        drawn = model.sample(self.seed, number, canvas=self._canvas(), **count)
+        drawn: Any = model.sample(self.seed, number, canvas=self._canvas(), **count)
         return model.render(drawn) if isinstance(model, Model) else drawn
 
-    def _sample_blocks(self, samples: Mapping[str, np.ndarray]) -> Figure:
+    def _sample_blocks(self, samples: Mapping[str, jax.Array]) -> Figure:
         """Draws images side by side, in blocks with titles."""
         panels = [[Panel(image) for image in np.asarray(images)] for images in samples.values()]
         blocks = [figures.in_rows(block, SAMPLE_COLUMNS) for block in panels]

@@ -65,7 +65,7 @@ def sample(gaussian: Gaussian, noise: jax.Array) -> jax.Array:
     return gaussian.mean + jnp.exp(gaussian.log_variance / 2) * noise
 
 
-def log_density(gaussian: Gaussian, z: jax.Array) -> jax.Array:
+def log_density(gaussian: Gaussian, z: jax.Array | float) -> jax.Array:
     """Computes log q(z) of each coordinate.
 
     Args:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from lavae_jax import normalisation
+from lavae_jax.arrays import AnyArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class GaussianPixels:
         """
         return intensity
 
-    def is_foreground(self, values: jax.Array) -> jax.Array:
+    def is_foreground(self, values: AnyArray) -> AnyArray:
         """Decides which pixels belong to an object.
 
         Args:

@@ -86,7 +86,7 @@ def intensity(
     slots = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), where)
     image = jnp.arange(num_images)
 
-    def paint(behind, slot):
+    def paint(behind: jax.Array, slot: tuple[jax.Array, Locations]) -> tuple[jax.Array, None]:
         front = _place(*slot, image, num_images, canvas)
         return behind * (1 - front.max(-1, keepdims=True)) + front, None
 
@@ -94,7 +94,13 @@ def intensity(
     return lax.scan(paint, nothing, (by_slot, slots))[0]
 
 
-def _place(sprites, where, image, num_images, canvas):
+def _place(
+    sprites: jax.Array,
+    where: Locations,
+    image: jax.Array,
+    num_images: int,
+    canvas: tuple[int, int],
+) -> jax.Array:
     """The sum of sprites [P, h, w, C], each at its location [P] in its image."""
     if where.weights is None:
         return placement.place_at(sprites, where.index, image, num_images, canvas)
@@ -149,7 +155,7 @@ def sample_prior(
     return Scene.from_pixels(count, where.index, z_app, canvas)
 
 
-def _draw_appearances(lavae, key, number):
+def _draw_appearances(lavae: LAVAE, key: chex.PRNGKey, number: int) -> jax.Array:
     noise = jax.random.normal(key, (number, lavae.settings.latent_size))
     choice = jax.random.uniform(jax.random.fold_in(key, 1), (number,))
     return prior.sample(lavae.prior, noise, choice)
@@ -185,7 +191,7 @@ def render(lavae: LAVAE, scene: Scene) -> jax.Array:
     return likelihoods.of(lavae.settings).pixel_means(total)
 
 
-def _decode_scene(lavae, scene):
+def _decode_scene(lavae: LAVAE, scene: Scene) -> tuple[jax.Array, PackedObjects]:
     size, slots = scene.location.shape[:2]
     objects = packing.pack(scene.count, size * slots)
     return decode(lavae, objects.gather(scene.appearance), objects), objects

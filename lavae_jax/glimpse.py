@@ -50,8 +50,8 @@ class Encoder(nn.Module):
             Features, [B, H / cell, W / cell, outputs].
         """
         rows, columns = fixations(x, self.cell, self.kernel)
-        where = [*(a @ _offsets(self.cell) for a in (rows, columns)), rows.sum(-1)]
-        where = jnp.stack(where, axis=-1)  # [B, h, w, 3]
+        offsets = (a @ _offsets(self.cell) for a in (rows, columns))
+        where = jnp.stack([*offsets, rows.sum(-1)], axis=-1)  # [B, h, w, 3]
         seen = windows(x, rows, columns, self.kernel)
         features = nn.leaky_relu(nn.Dense(self.width)(seen.reshape(*where.shape[:3], -1)))
         features = jnp.concatenate([features, where], axis=-1)

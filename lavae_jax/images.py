@@ -13,7 +13,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -37,14 +37,25 @@ class Images(Protocol):
         fingerprint: a hash of the images' contents.
     """
 
-    names: Sequence[str]
-    counts: Sequence[int] | None
-    fingerprint: str
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def counts(self) -> "Counts | None": ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, i: int) -> np.ndarray:
         """[H, W] or [H, W, 1 or 3], of any type."""
+
+
+class Counts(Protocol):
+    """Random access to the number of objects in each image."""
+
+    def __getitem__(self, i: int, /) -> Any: ...
 
 
 # --- from files --------------------------------------------------------------
@@ -83,7 +94,7 @@ def open_images(path: str, member: str = "", data_dir: str | None = None) -> Ima
     return Files([file], file.parent)
 
 
-def _hash(*parts: str | bytes | np.ndarray) -> str:
+def _hash(*parts: str | bytes | memoryview) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -331,8 +342,8 @@ class _Tfds:
             raw = tfds.decode.DeserializeMethod.RAW_BYTES
             records = builder.as_data_source(split, deserialize_method=raw)
         except Exception as error:  # TFDS raises many kinds; each message says what is missing
-            reason = str(error).strip().splitlines()
-            reason = reason[0] if reason else repr(error)
+            lines = str(error).strip().splitlines()
+            reason = lines[0] if lines else repr(error)
             raise ImageError(
                 f"tfds:{name} cannot be opened (it must be prepared, as array_record: tfds build "
                 f"--file_format=array_record): {reason}"

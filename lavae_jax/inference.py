@@ -32,7 +32,7 @@ class Detection(NamedTuple):
 
     h_loc: jax.Array
     peaks: jax.Array
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count
 
 
 def location_logits(lavae: LAVAE, x: jax.Array) -> jax.Array:
@@ -112,7 +112,7 @@ class LocationPosterior(NamedTuple):
             for all.
     """
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count
     logits: jax.Array
     pixel: jax.Array | None
     near: jax.Array | None = None
@@ -242,7 +242,7 @@ class Posterior(NamedTuple):
         near: components of the prior that each object may belong to, [P, N]; None for all.
     """
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count
     where: Locations
     objects: PackedObjects
     appearance: Gaussian

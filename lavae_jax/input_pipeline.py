@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from lavae_jax.arrays import Integers
 from lavae_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+    def read(self, index: Integers, draws: Integers | None = None) -> Batch:
         """Reads examples.
 
         Args:
@@ -133,7 +134,7 @@ class Split:
         varies: False, since examples are always the same.
     """
 
-    records: Sequence[bytes]
+    records: Any  # TFDS's data source
     features: "tfds.features.FeaturesDict"
     folder: str
     varies = False
@@ -141,7 +142,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.records)
 
-    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+    def read(self, index: Integers, draws: Integers | None = None) -> Batch:
         """Reads examples; images become float32 from 0 to 1.
 
         Args:
@@ -188,7 +189,7 @@ class Part:
     def __len__(self) -> int:
         return len(self.examples)
 
-    def read(self, index: Sequence[int], draws: Sequence[int] | None = None) -> Batch:
+    def read(self, index: Integers, draws: Integers | None = None) -> Batch:
         """Reads examples.
 
         Args:

@@ -9,6 +9,7 @@ from typing import Protocol
 import jax
 
 from lavae_jax import bernoulli
+from lavae_jax.arrays import AnyArray
 from lavae_jax.gaussian_pixels import GaussianPixels
 from lavae_jax.settings import LavaeSettings
 
@@ -37,7 +38,7 @@ class Likelihood(Protocol):
             Means, [..., H, W, C].
         """
 
-    def is_foreground(self, values: jax.Array) -> jax.Array:
+    def is_foreground(self, values: AnyArray) -> AnyArray:
         """Decides which pixels belong to an object.
 
         Args:

@@ -5,7 +5,7 @@ p(z_loc^(i) | z_loc^(<i)) = uniform over the D - i + 1 pixels that are left.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import chex
@@ -26,7 +26,7 @@ class Locations(NamedTuple):
         log_q: log q of each location given the earlier ones, [B, S].
     """
 
-    index: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # hides tuple.index
     weights: jax.Array | None
     log_q: jax.Array
 
@@ -70,7 +70,7 @@ def sample(
     return sample_with_noise(logits, gumbel, num_slots, temperature, excluded_by)
 
 
-def within(radius: int, canvas: tuple[int, int]) -> ExcludedBy:
+def within(radius: int, canvas: Sequence[int]) -> ExcludedBy:
     """Excludes the square of pixels around a draw.
 
     Args:

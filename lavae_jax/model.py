@@ -38,7 +38,7 @@ class LAVAE(nn.Module):
 
     NETWORKS = ("location", "appearance", "decoder")
 
-    def setup(self):
+    def setup(self) -> None:
         """Creates the networks and the parameters of p(n) and p(z_app)."""
         settings = self.settings
         self.location = LocationNet(settings.location, self._execution("location"))
@@ -57,7 +57,7 @@ class LAVAE(nn.Module):
         # p(z_app): a mixture, or None for N(0, I), which has no parameters.
         sizes = settings.prior.components, settings.latent_size
         is_mixture = settings.prior.kind == "mixture"
-        self.prior = self.param("prior", prior.standard, *sizes) if is_mixture else None
+        self.prior: Any = self.param("prior", prior.standard, *sizes) if is_mixture else None
 
     def _execution(self, network: str) -> Execution:
         settings = self.settings

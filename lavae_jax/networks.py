@@ -6,7 +6,7 @@ taken, and how its layers are computed. If a mask is given, batch statistics are
 examples that it marks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -521,7 +521,7 @@ def scale_logits(params: Mapping[str, Any], scale: float, shift: float) -> dict[
     return {**params, "Conv_0": last}
 
 
-def is_inside(size: jax.Array, canvas: tuple[int, int]) -> jax.Array:
+def is_inside(size: jax.Array, canvas: Sequence[int]) -> jax.Array:
     """Marks the pixels of a canvas that images cover.
 
     Args:

@@ -73,9 +73,9 @@ def _without_background(channel: np.ndarray) -> np.ndarray:
 
 def _wide_mean(image: np.ndarray, is_background: np.ndarray) -> np.ndarray:
     """A wide Gaussian mean [H, W] over the background, computed on a small copy."""
-    small = [max(1, round(side * SMALL / max(image.shape))) for side in image.shape]
+    height, width = (max(1, round(side * SMALL / max(image.shape))) for side in image.shape)
     weights = is_background.astype(np.float32)
-    both = resize(np.stack([image * weights, weights], axis=-1), small)
+    both = resize(np.stack([image * weights, weights], axis=-1), (height, width))
     sums, weights = (
         scipy.ndimage.gaussian_filter(both[..., k], WIDE * SMALL, mode="nearest") for k in (0, 1)
     )

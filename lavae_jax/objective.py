@@ -50,7 +50,7 @@ class Elbo(NamedTuple):
 
     terms: Terms
     detection: Detection | None
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count
     posterior: Posterior
     intensity: jax.Array
 

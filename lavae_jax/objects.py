@@ -102,7 +102,14 @@ def _stretched(centre: float, start: int, length: int, scale: float) -> tuple[fl
     return (centre + 0.5) * scale - 0.5, first, after - first
 
 
-def _measure_one(location, sprite, score, canvas, picture, likelihood) -> Measured:
+def _measure_one(
+    location: np.ndarray,
+    sprite: np.ndarray,
+    score: float,
+    canvas: tuple[int, int],
+    picture: np.ndarray | None,
+    likelihood: Likelihood,
+) -> Measured:
     on_canvas, on_sprite = placement.overlap(location, sprite.shape[:2], canvas)
     seen = sprite.max(-1)[on_sprite]
     # A faint sprite has a box, too: that of its brightest pixels.
@@ -221,7 +228,7 @@ def _write_csv(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Pa
     return [path, summary]
 
 
-def _rounded(value):
+def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
@@ -234,7 +241,8 @@ def _write_lines(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.
 
 def _write_coco(records: Sequence[Record], path: pathlib.Path) -> list[pathlib.Path]:
     """Writes COCO's JSON: boxes are [left, top, width, height], groups are categories."""
-    images, annotations = [], []
+    images: list[Record] = []
+    annotations: list[Record] = []
     for image_id, one in enumerate(records, 1):
         about = {k: v for k, v in one.items() if k not in ("image", "objects")}
         images.append({"id": image_id, "file_name": one["image"], **about})

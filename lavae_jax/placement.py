@@ -16,6 +16,7 @@ the one that traces it.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -23,6 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.fft
 from jax import lax
+
+from lavae_jax.arrays import Array
 
 # --- relaxed locations -------------------------------------------------------
 
@@ -46,8 +49,8 @@ def place(
     Returns:
         λ, [B, H, W, C].
     """
-    forms = {"fft": _place_fft, "convolution": _place_convolution}
-    forms = {name: functools.partial(f, num_images=num_images) for name, f in forms.items()}
+    both: dict[str, Callable] = {"fft": _place_fft, "convolution": _place_convolution}
+    forms = {name: functools.partial(f, num_images=num_images) for name, f in both.items()}
     if method:
         return forms[method](sprites, weights, image)
     return lax.platform_dependent(
@@ -74,8 +77,8 @@ def windows(
     Returns:
         Windows, [P, size, size, C].
     """
-    forms = {"fft": _windows_fft, "matmul": _windows_matmul}
-    forms = {name: functools.partial(f, size=size) for name, f in forms.items()}
+    both: dict[str, Callable] = {"fft": _windows_fft, "matmul": _windows_matmul}
+    forms = {name: functools.partial(f, size=size) for name, f in both.items()}
     if method:
         return forms[method](images, weights, image)
     return lax.platform_dependent(images, weights, image, cpu=forms["fft"], default=forms["matmul"])
@@ -176,7 +179,7 @@ def place_at(
     return padded[:, h // 2 : h // 2 + height, w // 2 : w // 2 + width]
 
 
-def windows_at(images: jax.Array, index: jax.Array, image: jax.Array, size: int) -> jax.Array:
+def windows_at(images: jax.Array, index: jax.Array, image: Array, size: int) -> jax.Array:
     """Does the same as `windows` for hard locations, in time proportional to the windows' pixels.
 
     Args:
@@ -198,7 +201,7 @@ def windows_at(images: jax.Array, index: jax.Array, image: jax.Array, size: int)
     return lax.gather(padded, corners, numbers, (1, size, size, channels))
 
 
-def _corners(index: jax.Array, image: jax.Array, width: int) -> jax.Array:
+def _corners(index: jax.Array, image: Array, width: int) -> jax.Array:
     """[P, 3]: image, row and column of a box's corner on the padded canvas."""
     return jnp.stack([image, index // width, index % width], axis=-1)
 
@@ -219,13 +222,15 @@ def overlap(
     Returns:
         Slices of rows and columns of the canvas, and slices of rows and columns of the sprite.
     """
-    on_canvas, on_sprite = [], []
-    for at, length, side in zip(location, size, canvas, strict=True):
-        first = min(max(int(at), 0), side - 1) - length // 2
-        start, stop = max(first, 0), min(first + length, side)
-        on_canvas.append(slice(start, stop))
-        on_sprite.append(slice(start - first, stop - first))
-    return tuple(on_canvas), tuple(on_sprite)
+    (rows, sprite_rows), (columns, sprite_columns) = map(_overlap, location, size, canvas)
+    return (rows, columns), (sprite_rows, sprite_columns)
+
+
+def _overlap(at: int, length: int, side: int) -> tuple[slice, slice]:
+    """Does the same along one axis."""
+    first = min(max(int(at), 0), side - 1) - length // 2
+    start, stop = max(first, 0), min(first + length, side)
+    return slice(start, stop), slice(start - first, stop - first)
 
 
 def compose(

@@ -54,7 +54,7 @@ class Preprocessing:
     levels: Literal["binary", "grey"] = "binary"
     diameter: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.levels not in ("binary", "grey"):
             raise ImageError(f"levels={self.levels!r} must be 'binary' or 'grey'")
         if self.levels == "grey" and not (self.diameter and self.diameter > 0):
@@ -64,10 +64,10 @@ class Preprocessing:
             )
         if self.channels not in (1, 3):
             raise ImageError(f"channels={self.channels} must be 1 or 3")
-        is_number = not isinstance(self.threshold, str)
-        if is_number and not 0 <= self.threshold < 1:  # refuses nan, too
-            raise ImageError(f"threshold={self.threshold} must be at least 0 and below 1")
-        if not is_number and self.threshold not in ("auto", "stochastic"):
+        if not isinstance(self.threshold, str):
+            if not 0 <= self.threshold < 1:  # refuses nan, too
+                raise ImageError(f"threshold={self.threshold} must be at least 0 and below 1")
+        elif self.threshold not in ("auto", "stochastic"):
             raise ImageError(
                 f"threshold={self.threshold!r} must be a number from 0 to 1, 'auto' or 'stochastic'"
             )
@@ -105,12 +105,11 @@ class Preprocessing:
         Returns:
             0 or 1, [H, W, channels] float32.
         """
-        threshold = self.threshold
+        threshold: Any = self.threshold  # becomes a number, or an array of them
         if is_binary(grey):
             return grey.astype(np.float32)
         if threshold == "stochastic":
-            drawn = random is not None
-            threshold = random.random(grey.shape, np.float32) if drawn else 0.5
+            threshold = 0.5 if random is None else random.random(grey.shape, np.float32)
         elif threshold == "auto":
             threshold = auto_threshold(grey)
         return (grey > threshold).astype(np.float32)
@@ -135,7 +134,7 @@ class Preprocessing:
         Returns:
             [H', W', channels], float32 from 0 to 1.
         """
-        if self.levels == "binary":
+        if self.diameter is None or self.levels == "binary":  # grey levels have a diameter
             return corrected
         found = normalisation.diameters(corrected)
         usual = normalisation.usual_diameter(found, self.diameter)

@@ -11,7 +11,7 @@ most -log ε = 4.6 nats more than under N(0, I).
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -84,8 +84,10 @@ def at_encodings(encodings: np.ndarray) -> Mixture:
     """
     variance = np.maximum(1 - encodings.var(0, dtype=np.float64), LEAST_VARIANCE)
     log_variance = np.broadcast_to(np.log(variance), encodings.shape)
-    features = gaussian.to_features(Gaussian(encodings, log_variance))
-    return Mixture(np.zeros(len(encodings), np.float32), features.T.astype(np.float32))
+    encoded: Any = (encodings, log_variance)  # arrays on the host
+    features = gaussian.to_features(Gaussian(*encoded))
+    initial: Any = (np.zeros(len(encodings), np.float32), features.T.astype(np.float32))
+    return Mixture(*initial)
 
 
 def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -> jax.Array:
@@ -101,18 +103,19 @@ def log_density(mixture: Mixture, z: jax.Array, near: jax.Array | None = None) -
         Log densities, [P].
     """
     learnt = _log_learnt(mixture, z) if near is None else _log_learnt_near(mixture, z, near)
-    standard = gaussian.log_density(Gaussian(0.0, 0.0), z).sum(-1)
+    normal = Gaussian(0.0, 0.0)  # type: ignore[arg-type]  # scalars, whose type is that of z
+    standard = gaussian.log_density(normal, z).sum(-1)
     return jnp.logaddexp(math.log1p(-STANDARD_SHARE) + learnt, math.log(STANDARD_SHARE) + standard)
 
 
-def _log_learnt_near(mixture, z, near):
+def _log_learnt_near(mixture: Mixture, z: jax.Array, near: jax.Array) -> jax.Array:
     components = gaussian.from_features(mixture.features[:, near], axis=0)  # [L, P, N]
     terms = gaussian.log_density(components, z.T[..., None]).sum(0)
     terms += mixture.logits[near] - jax.nn.logsumexp(mixture.logits)
     return jax.nn.logsumexp(terms, axis=-1)
 
 
-def _log_learnt(mixture, z):
+def _log_learnt(mixture: Mixture, z: jax.Array) -> jax.Array:
     """The log density [P] of the learned components.
 
     A component's log w N(z; μ, v) is linear in (z², z, 1), so its values for P appearances and K
@@ -124,7 +127,7 @@ def _log_learnt(mixture, z):
     at_zero += jax.nn.log_softmax(mixture.logits)
     factors = jnp.concatenate([-precision / 2, mean * precision, at_zero])  # [2L + 1, K]
 
-    def log_p(z):
+    def log_p(z: jax.Array) -> jax.Array:
         powers = jnp.concatenate([jnp.square(z), z, jnp.ones_like(z[..., :1])], axis=-1)
         # Large numbers cancel here, which leaves no correct digit in bfloat16.
         terms = jnp.matmul(powers, factors, precision=lax.Precision.HIGHEST)

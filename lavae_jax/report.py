@@ -150,7 +150,9 @@ def _counts(records: Sequence[Record]) -> str:
     return _section("Counts", "The number of objects in an image.", chart, "counts")
 
 
-def _least_certain(order: Sequence[int], records: Sequence[Record], images) -> str:
+def _least_certain(
+    order: Sequence[int], records: Sequence[Record], images: Images | Sequence[np.ndarray]
+) -> str:
     note = (
         "The images with the most expected errors, estimated in two parts: the sum of the "
         "probabilities that a detection is not an object; and the number of objects times the "
@@ -196,7 +198,9 @@ def _detections(
     return _section("Detections", note, f'<div class="tiles">{"".join(tiles)}</div>', "detections")
 
 
-def _groups(groups: Sequence[Group], sprites, found: pictures.Crops) -> str:
+def _groups(
+    groups: Sequence[Group], sprites: Sequence[np.ndarray] | np.ndarray, found: pictures.Crops
+) -> str:
     total = sum(len(group.members) for group in groups)
     note = (
         f"{_plural(total, 'object')} in {_plural(len(groups), 'group')} by appearance. Framed: the "
@@ -222,8 +226,8 @@ def _table(order: Sequence[int], records: Sequence[Record]) -> str:
     for i in order:
         one = records[i]
         unexplained = "–" if one["unexplained"] is None else f"{one['unexplained']:.1%}"
-        cells = f"{one['count']:,}", f"{expected_errors(one):.2f}", unexplained
-        cells = "".join(f"<td>{cell}</td>" for cell in cells)
+        values = f"{one['count']:,}", f"{expected_errors(one):.2f}", unexplained
+        cells = "".join(f"<td>{value}</td>" for value in values)
         rows.append(f'<tr><th scope="row">{html.escape(one["image"])}</th>{cells}</tr>')
     for one in records:
         if one["error"]:

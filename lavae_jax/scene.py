@@ -1,13 +1,17 @@
 """A scene as LAVAE represents it: counted, located, individually editable objects."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-Index = int | jax.Array  # slot of an object: a number, or [B]
+# Whole numbers: the slot of an object, or its location; the same in all scenes, or [B] of them.
+Index = int | np.integer | Sequence[int] | np.ndarray | jax.Array
+Location = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -65,7 +69,7 @@ class Scene:
             count.astype(jnp.int32),
             jnp.where(present[..., None], location, -1).astype(jnp.int32),
             jnp.where(present[..., None], z_app, 0),
-            tuple(canvas),
+            (canvas[0], canvas[1]),
             score=None if score is None else jnp.where(present, score, 0),
         )
 
@@ -85,7 +89,7 @@ class Scene:
     def __len__(self) -> int:
         return len(self.count)
 
-    def __getitem__(self, which) -> "Scene":
+    def __getitem__(self, which: Any) -> "Scene":
         """Selects scenes.
 
         Args:
@@ -122,9 +126,9 @@ class Scene:
         Returns:
             A dictionary that `from_dict` inverts.
         """
-        arrays = {"location": self.location, "appearance": self.appearance}
-        arrays |= {} if self.score is None else {"score": self.score}
-        arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        of_objects = {"location": self.location, "appearance": self.appearance}
+        of_objects |= {} if self.score is None else {"score": self.score}
+        arrays = {name: np.asarray(array) for name, array in of_objects.items()}
         scenes = [
             [{name: array[b, k].tolist() for name, array in arrays.items()} for k in range(n)]
             for b, n in enumerate(np.asarray(self.count))
@@ -166,8 +170,14 @@ class Scene:
             canvas, model = tuple(content["canvas"]), content["model"]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"the dictionary does not describe scenes: {error!r}") from error
-        score = None if score is None else jnp.asarray(score)
-        return cls(*map(jnp.asarray, (count, location, appearance)), canvas, model, score)
+        return cls(
+            jnp.asarray(count),
+            jnp.asarray(location),
+            jnp.asarray(appearance),
+            canvas,
+            model,
+            None if score is None else jnp.asarray(score),
+        )
 
     # --- edits -------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class Scene:
         moved = jnp.where((at_j & ~at_i)[..., None], of_i, moved)
         return self._replace(location=jnp.where(both[..., None], moved, self.location))
 
-    def move(self, i: Index, to: jax.Array) -> "Scene":
+    def move(self, i: Index, to: Location) -> "Scene":
         """Moves an object.
 
         Args:
@@ -201,7 +211,7 @@ class Scene:
         """
         return self._put(self._at(i), to, None)
 
-    def with_appearance(self, i: Index, z: jax.Array) -> "Scene":
+    def with_appearance(self, i: Index, z: ArrayLike) -> "Scene":
         """Replaces the appearance of an object.
 
         Args:
@@ -225,7 +235,7 @@ class Scene:
         at = self._at(i)
         after = jnp.cumsum(at, 1) > 0  # slot i and those after it; none if object i is absent
 
-        def close(values, absent):
+        def close(values: jax.Array, absent: float) -> jax.Array:
             moved_up = jnp.roll(values, -1, axis=1).at[:, -1].set(absent)
             return jnp.where(
                 after.reshape(*after.shape, *[1] * (values.ndim - 2)), moved_up, values
@@ -272,14 +282,14 @@ class Scene:
 
     def _take(self, order: jax.Array) -> "Scene":
         """Reorders the slots; `order` is [B, M]."""
-        take = jax.vmap(lambda values, slot: values[slot])
+        take: Callable = jax.vmap(lambda values, slot: values[slot])
         return self._replace(
             location=take(self.location, order),
             appearance=take(self.appearance, order),
             score=None if self.score is None else take(self.score, order),
         )
 
-    def add(self, location: jax.Array, appearance: jax.Array) -> "Scene":
+    def add(self, location: Location, appearance: ArrayLike) -> "Scene":
         """Adds an object in the first free slot, with a score of 1.
 
         Args:
@@ -295,7 +305,9 @@ class Scene:
         grown = self._replace(count=self.count + first_free.any(1), score=score)
         return grown._put(first_free, location, appearance)
 
-    def _put(self, at: jax.Array, location, appearance) -> "Scene":
+    def _put(
+        self, at: jax.Array, location: Location | None, appearance: ArrayLike | None
+    ) -> "Scene":
         """Sets the location, the appearance, or both, where `at` [B, M] is True."""
         changes = {}
         if location is not None:
@@ -318,7 +330,7 @@ class Scene:
         i = jnp.broadcast_to(jnp.asarray(i), (len(self),))
         return (jnp.arange(slots) == i[:, None]) & self.present
 
-    def _replace(self, **changes) -> "Scene":
+    def _replace(self, **changes: Any) -> "Scene":
         return dataclasses.replace(self, **changes)
 
 

@@ -6,7 +6,7 @@ The paper's values are in `lavae_jax/recipes/common.py`, not here.
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from lavae_jax import counting
@@ -52,7 +52,7 @@ class LocationSettings:
     space_to_depth: int
     blur_logits: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.space_to_depth < 1:
             raise ValueError(f"location space_to_depth={self.space_to_depth} must be at least 1")
 
@@ -84,7 +84,7 @@ class AppearanceSettings:
     window: int = 0
     hidden: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choices("appearance", self)
         if self.network == "dense" and (self.window < 1 or self.window % 2 == 0):
             raise ValueError(f"appearance window={self.window} must be odd")
@@ -116,7 +116,7 @@ class DecoderSettings:
     seed_channels: int = 0
     hidden: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choices("decoder", self)
 
 
@@ -132,14 +132,14 @@ class PriorSettings:
     kind: Literal["normal", "mixture"]
     components: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choices("prior", self)
         if (self.kind == "mixture") != (self.components > 0):
             raise ValueError(
                 f"prior components={self.components}: a mixture has at least 1, N(0, I) has none"
             )
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"mixture of {self.components:,}" if self.components else self.kind
 
 
@@ -200,7 +200,7 @@ class LavaeSettings:
     activations: Literal["float32", "bfloat16"] = "float32"
     packed_pixels: Literal[1, 2] = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choices("model", self)
         for name in ("channels", "sprite_size", "max_objects", "latent_size"):
             if getattr(self, name) < 1:
@@ -218,7 +218,7 @@ class LavaeSettings:
         """The log-odds of an object that correspond to the threshold."""
         return math.log(self.min_object_probability / (1 - self.min_object_probability))
 
-    def gamma_for(self, canvas: tuple[int, int]) -> float:
+    def gamma_for(self, canvas: Sequence[int]) -> float:
         """Computes γ for a canvas.
 
         Args:
@@ -229,7 +229,7 @@ class LavaeSettings:
         """
         return counting.scale_with_canvas(self.gamma, canvas[0] * canvas[1])
 
-    def threshold_for(self, canvas: tuple[int, int]) -> float:
+    def threshold_for(self, canvas: Sequence[int]) -> float:
         """Computes the threshold of f_count for a canvas.
 
         Args:
@@ -260,7 +260,7 @@ def from_config(cls: type[T], config: Mapping[str, Any], **more: Any) -> T:
     unknown = sorted(values.keys() - types.keys())
     missing = sorted(
         field.name
-        for field in dataclasses.fields(cls)
+        for field in dataclasses.fields(typing.cast(Any, cls))
         if field.default is dataclasses.MISSING and field.name not in values
     )
     if unknown or missing:
@@ -270,6 +270,6 @@ def from_config(cls: type[T], config: Mapping[str, Any], **more: Any) -> T:
 
 
 def _convert(type_: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(type_):
+    if isinstance(type_, type) and dataclasses.is_dataclass(type_):
         return from_config(type_, value)
     return tuple(value) if isinstance(value, list) else value  # JSON has no tuples

@@ -6,6 +6,7 @@ this pixel depends. Results are therefore the same as for the whole image.
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ class Tile(NamedTuple):
         return slice(row.first, row.last), slice(column.first, column.last)
 
 
-def is_large(canvas: tuple[int, int]) -> bool:
+def is_large(canvas: Sequence[int]) -> bool:
     """Decides whether an image is cut into several tiles.
 
     Args:
@@ -109,7 +110,7 @@ def spans(length: int, margin: int, multiple: int, side: int) -> list[Span]:
     return [Span(*s) for s in zip(starts, stops, firsts, [*firsts[1:], length], strict=True)]
 
 
-def cut(canvas: tuple[int, int], margin: int, multiple: int) -> list[Tile]:
+def cut(canvas: Sequence[int], margin: int, multiple: int) -> list[Tile]:
     """Cuts an image into tiles.
 
     Args:

@@ -7,7 +7,7 @@ each architecture build a `GridVAE`, and the functions below take a bound one.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import chex
@@ -177,7 +177,7 @@ class GridVAE(nn.Module):
         padded = pad_to_multiple(x, self.cell)
         return gaussian.from_features(self.encoder(space_to_depth(padded, self.space_to_depth)))
 
-    def decode(self, z: jax.Array, canvas: tuple[int, int]) -> jax.Array:
+    def decode(self, z: jax.Array, canvas: Sequence[int]) -> jax.Array:
         """Decodes latents into pixel logits.
 
         Args:

@@ -21,6 +21,8 @@ trains the auxiliary VAE first, then h_loc alone on the *peaks* of the map:
   of them exceeds one half. Where there is no object, the probability is far smaller still.
 """
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -120,7 +122,8 @@ def mean_kl_map(auxiliary: GridVAE, x: jax.Array, keys: chex.PRNGKey, shifts: in
         for row in range(shifts)
         for column in range(shifts)
     ]
-    return sum(maps) / len(maps)
+    total: Any = sum(maps)
+    return total / len(maps)
 
 
 def centre(peaks: jax.Array, x: jax.Array, radius: int, times: int) -> jax.Array:

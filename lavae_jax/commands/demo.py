@@ -81,7 +81,7 @@ def main():
     """Decomposes and edits scenes, and writes the picture."""
     output = program.output_file(OUTPUT.value, program.PICTURES)
     model = model_flags.load_lavae()
-    program.check_is_binary(model_flags.CHECKPOINT.value, model)
+    program.check_is_binary(str(model_flags.CHECKPOINT.value), model)
     images = draw_scenes(model)
     scene = model.infer(images)
     for i in range(len(images)):

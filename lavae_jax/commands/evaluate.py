@@ -168,7 +168,7 @@ def main():
     output = program.output_file(OUTPUT.value) if reports else None
     if not reports:
         warnings.simplefilter("ignore")
-    name = model_flags.CHECKPOINT.value
+    name = str(model_flags.CHECKPOINT.value)  # the flag is required
     method = classical.METHODS.get(name)
     if method:
         builder, results = classical_builder(), describe_method(name)
@@ -183,19 +183,19 @@ def main():
     results["splits"] = {}
     for name in splits:
         overlap = [feature for feature in evaluation.OVERLAP if feature in builder.info.features]
-        source = input_pipeline.open_split(builder, name, (*evaluation.FEATURES, *overlap))
-        source = input_pipeline.Part(source, range(len(source))[: NUM_IMAGES.value])
+        split = input_pipeline.open_split(builder, name, (*evaluation.FEATURES, *overlap))
+        source = input_pipeline.Part(split, range(len(split))[: NUM_IMAGES.value])
         if method:
             scores = evaluation.evaluate_classical(method, source)
         else:
             known = entropy(builder, name) if reports else None
             scores = evaluation.evaluate(model, source, NUM_SAMPLES.value, known)
         results["splits"][name] = scores
-        if reports:
+        if output is not None:
             print(evaluation.describe(name, scores), flush=True)
             # After each split, so that an interruption loses little.
             output.write_text(json.dumps(results, indent=1) + "\n")
-    if not reports:
+    if output is None:
         return
     print(f"written to {output}")
     if CALIBRATION.value:

@@ -23,6 +23,7 @@ In Python, `lavae_jax.analyse` returns the same records.
 import math
 import pathlib
 import time
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -76,7 +77,7 @@ def load_model():
         UsageError: the threshold is neither a number nor "auto".
     """
     model = model_flags.load_lavae()
-    changes = {}
+    changes: dict[str, Any] = {}
     if INVERT.value is not None:
         changes["invert"] = INVERT.value
     if THRESHOLD.value is not None:
@@ -105,7 +106,7 @@ def main():
     page = program.output_file(REPORT.value, (".html",), "report") if REPORT.value else None
     model = load_model()
     data_dir = model_flags.DATA_DIR.value or model.config.dataset.get("data_dir") or None
-    source = images.open_images(IMAGES.value, MEMBER.value, data_dir)
+    source = images.open_images(str(IMAGES.value), MEMBER.value, data_dir)
     wanted = analysis.Wanted(
         MAX_OBJECTS.value or math.inf,
         MIN_SCORE.value,

@@ -22,7 +22,7 @@ def load() -> lavae_jax.Model | lavae_jax.Baseline:
     Returns:
         The model.
     """
-    return lavae_jax.load(CHECKPOINT.value)
+    return lavae_jax.load(str(CHECKPOINT.value))  # the flag is required
 
 
 def load_lavae() -> lavae_jax.Model:

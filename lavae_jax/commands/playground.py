@@ -61,8 +61,8 @@ def load_models() -> dict[str, lavae_jax.Model]:
         UsageError: all of them are baselines, or one sees grey levels.
     """
     names = CHECKPOINT.value or sorted(model_files.names(), key=lambda name: name != FIRST)
-    models = {name: lavae_jax.load(name) for name in names}
-    models = {name: m for name, m in models.items() if isinstance(m, lavae_jax.Model)}
+    loaded = {name: lavae_jax.load(name) for name in names}
+    models = {name: m for name, m in loaded.items() if isinstance(m, lavae_jax.Model)}
     if not models:
         raise app.UsageError("--checkpoint names only baselines, which have no objects")
     for name, model in models.items():

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import jax
 from absl import app, flags
@@ -33,9 +34,11 @@ def connect(argv: list[str] | None = None) -> None:
     values(sys.argv if argv is None else argv, known_only=True)
     # JAX's own handler would swallow a SIGTERM that comes before training begins.
     jax.config.update("jax_enable_preemption_service", False)
-    given = {name: values[name].value for name in ("coordinator", "num_processes", "process_id")}
+    given: dict[str, Any] = {
+        name: values[name].value for name in ("coordinator", "num_processes", "process_id")
+    }
     missing = [f"--{name}" for name, value in given.items() if value is None]
-    timeout = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
+    timeout: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if not missing:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(*given.values(), **timeout)

@@ -65,7 +65,7 @@ def run(
 def _cache_compiled_programs() -> None:
     if not CACHE.value:
         jax.config.update("jax_enable_compilation_cache", False)
-    elif not jax.config.jax_compilation_cache_dir:
+    elif not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # by setattr
         home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(home) / "lavae_jax"))
 

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from absl import app
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import datasets
 
 
-def load() -> "datasets":
+def load() -> ModuleType:
     """Imports the package `datasets` of the checkout that the program is run from.
 
     Returns:
@@ -33,7 +34,7 @@ def load() -> "datasets":
     return found
 
 
-def find() -> "datasets | None":
+def find() -> ModuleType | None:
     """Imports the package `datasets` if the program is run from a checkout.
 
     Returns:

@@ -121,8 +121,8 @@ def show_images(output: pathlib.Path) -> None:
     histogram = output.with_name(f"{output.stem}_sizes{output.suffix}")
     figures.save(figures.sizes(found.side, proposed.sprite_size), histogram)
     smallest, largest = ("x".join(map(str, side)) for side in (sides.min(0), sides.max(0)))
-    threshold = preprocessing.threshold
-    threshold = threshold if isinstance(threshold, str) else f"{threshold:.3f}"
+    value = preprocessing.threshold
+    threshold = value if isinstance(value, str) else f"{value:.3f}"
     settings = {
         "dataset.path": PATH.value,
         "dataset.canvas": canvas,

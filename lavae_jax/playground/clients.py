@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lavae_jax.playground.engine import Json
 
@@ -58,7 +58,8 @@ class Client:
         """
         headers = {"Content-Type": "application/json", "Origin": f"http://{self._host}"}
         body = None if content is None else json.dumps(content)
-        before, answer, error = time.perf_counter(), None, None
+        before, error = time.perf_counter(), None
+        answer: Any = None
         try:
             self._connection.request(method, path, body, headers)
             response = self._connection.getresponse()
@@ -98,7 +99,7 @@ class Client:
         yield
         inferred = scene and self.send("POST", "/infer", {"model": name, "image": scene["image"]})
         yield
-        if not inferred or not inferred["objects"]:
+        if not scene or not inferred or not inferred["objects"]:
             return
         objects = inferred["objects"]
         chosen = self._random.choice(objects)

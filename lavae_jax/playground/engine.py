@@ -46,7 +46,7 @@ def to_base64(array: np.ndarray) -> str:
     Returns:
         The bytes in base64.
     """
-    return base64.b64encode(np.ascontiguousarray(array)).decode()
+    return base64.b64encode(np.ascontiguousarray(array).data).decode()
 
 
 def as_bytes(values: np.ndarray) -> str:
@@ -278,7 +278,7 @@ class Engine:
         return mean, spread[:DIRECTIONS], directions[:DIRECTIONS]
 
     def _many_scenes(self, name):
-        drawn = [self._draw(name, 1 + k % 3, k) for k in range(ENCODED)]
+        drawn: list[Any] = [self._draw(name, 1 + k % 3, k) for k in range(ENCODED)]
         if drawn[0] is not None:
             return np.stack(drawn)
         model = self.models[name]
@@ -299,7 +299,7 @@ class Engine:
         """
         answers = []
         for request in requests:
-            name = request.get("model")
+            name: Any = request.get("model")
             self.model(name)
             shape = self._shape(name)
             height, width = (_whole(request.get(k), k, 1, n) for k, n in _sides(shape))
@@ -324,7 +324,7 @@ class Engine:
         """
         answers = []
         for request in requests:
-            name = request.get("model")
+            name: Any = request.get("model")
             self.model(name)
             count = _whole(request.get("count"), "count", 0, 9)
             try:
@@ -347,7 +347,7 @@ class Engine:
         """
         answers = []
         for request in requests:
-            name = request.get("model")
+            name: Any = request.get("model")
             model = self.model(name)
             count = _whole(request.get("count"), "count", 0, model.settings.max_objects)
             scene = model.sample(_seed(request), 1, [count], self.canvas(name))
@@ -365,7 +365,7 @@ class Engine:
             Objects with `location`, `score`, `appearance` and `sprite`; `heat`, the probability of
             an object at each pixel; and the bound `log_p` with the `terms` of the ELBO.
         """
-        name = requests[0].get("model")
+        name: Any = requests[0].get("model")
         model = self.model(name)
         images = self._images(name, requests)
         batch = self._filled_up(name, *images)
@@ -403,7 +403,7 @@ class Engine:
         Returns:
             Pixel means.
         """
-        name = requests[0].get("model")
+        name: Any = requests[0].get("model")
         model = self.model(name)
         latents, slots = model.settings.latent_size, self._slots(model)
         made = self._scene(name)
@@ -432,7 +432,7 @@ class Engine:
         Returns:
             The appearances with their sprites.
         """
-        name = requests[0].get("model")
+        name: Any = requests[0].get("model")
         latents = self.model(name).settings.latent_size
         vectors = [_vector(r.get("appearance"), "An appearance", latents) for r in requests]
         return self._decoded(name, vectors)
@@ -446,7 +446,7 @@ class Engine:
         Returns:
             The appearances with their sprites.
         """
-        name = requests[0].get("model")
+        name: Any = requests[0].get("model")
         model = self.model(name)
         vectors = []
         for request in requests:
@@ -466,7 +466,7 @@ class Engine:
         Returns:
             The appearances with their sprites.
         """
-        name = requests[0].get("model")
+        name: Any = requests[0].get("model")
         model = self.model(name)
         vectors = []
         for request, image in zip(requests, self._images(name, requests), strict=True):
@@ -486,7 +486,7 @@ class Engine:
         """An empty scene with the shapes of inferred ones, so that nothing else is compiled."""
         model = self.models[name]
         slots = self._slots(model)
-        return Scene(
+        on_host: Any = (
             np.zeros(SIZE, np.int32),
             np.full((SIZE, slots, 2), -1, np.int32),
             np.zeros((SIZE, slots, model.settings.latent_size), np.float32),
@@ -494,6 +494,7 @@ class Engine:
             model.fingerprint,
             np.zeros((SIZE, slots), np.float32),
         )
+        return Scene(*on_host)
 
     def _decoded(self, name: str, vectors) -> list[Json]:
         scene = self._scene(name)

@@ -9,7 +9,7 @@ import contextlib
 import ipaddress
 import json
 import pathlib
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -127,7 +127,7 @@ def make_app(engine: Engine, hosts: Sequence[str], ready: Callable[[], list[str]
     """
     batches = Batches()
 
-    async def answer(request: Request, kinds: dict[str | None, Callable]) -> Response:
+    async def answer(request: Request, kinds: Mapping[Any, Callable]) -> Response:
         content = await _content(request)
         kind, model = content.get("kind"), content.get("model")
         if not isinstance(kind, str | None) or kind not in kinds:

@@ -6,12 +6,13 @@ source is named, the paper is silent, and docs/design-decisions.md gives the rea
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-Recipe = Callable[[ConfigDict], None]  # changes the config of Appendix B
+Recipe = Callable[..., None]  # changes its first argument, the config of Appendix B
 
 BY_DEVICE = ""  # stands for the recipe that `default_recipe` chooses
 # `cpu` is the default on every device. `thin`, a small version of `paper`, counts every object, but
@@ -185,7 +186,7 @@ def baseline(name: str, *, dataset: str, channels: int) -> ConfigDict:
 # --- recipes -----------------------------------------------------------------
 
 
-def lavae_recipes(mixture: dict[str, float], **cpu: int) -> dict[str, Recipe]:
+def lavae_recipes(mixture: dict[str, Any], **cpu: Any) -> dict[str, Recipe]:
     """Lists LAVAE's recipes.
 
     Args:

@@ -53,11 +53,12 @@ def fit(
         peaks = counting.peaks(log_odds, LOWEST, settings.peak_radius)
         return log_odds, peaks, scenes.pixel, scenes.count
 
-    observe = jax.jit(model.bind(observe, module))
+    compiled = jax.jit(model.bind(observe, module))
     log_odds, is_object = [], []
     for keys in jax.random.split(jax.random.key(SEED), (SCENES // BATCH, BATCH)):
-        for scene in zip(*map(np.asarray, observe(variables, objects, keys)), strict=True):
-            judged = judge(*scene, max(settings.peak_radius, NEAR))
+        observed = map(np.asarray, compiled(variables, objects, keys))
+        for odds, peaks, pixel, count in zip(*observed, strict=True):
+            judged = judge(odds, peaks, pixel, count, max(settings.peak_radius, NEAR))
             log_odds.append(judged[0])
             is_object.append(judged[1])
     scale, shift = fit_logistic(np.concatenate(log_odds), np.concatenate(is_object))

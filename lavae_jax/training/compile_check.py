@@ -67,7 +67,7 @@ class Program(NamedTuple):
     """
 
     name: str
-    make: Callable[[Sequence[Any] | None], Callable]
+    make: Callable[..., Any]
     arguments: Callable[[int], tuple]
 
 
@@ -223,7 +223,7 @@ def libtpu_requirement() -> str:
 @contextlib.contextmanager
 def _no_compilation_cache() -> Iterator[None]:
     """Disables jax's compilation cache and resets it, since jax reads the setting only once."""
-    enabled = jax.config.jax_enable_compilation_cache
+    enabled = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]  # by setattr
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:

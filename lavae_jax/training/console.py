@@ -22,7 +22,8 @@ class Clock:
 
     def __init__(self, batch_size: int, start: int):
         self._batch_size = batch_size
-        self._last_step, self._last_time = start, None
+        self._last_step = start
+        self._last_time: float | None = None
         self.steps, self._seconds = 0, 0.0
 
     def tick(self, step: int) -> None:

@@ -72,10 +72,12 @@ def task(config: ConfigDict) -> Task:
 
 def _evaluate(module: Trainee, x, count, keys) -> dict[str, jax.Array | Masked]:
     out = objective.elbo(module.lavae, x, keys)
+    metrics: dict[str, jax.Array | Masked]
     metrics = {**elbo_metrics(out.terms), "inferred_count": out.count.astype(float)}
     if count is not None:
         metrics["count_accuracy"] = (out.count == count).astype(float)
     drawn, known = out.posterior, out.count if count is None else count
+    assert out.detection is not None  # no locations were given
     return metrics | diagnostics.location_diagnostics(
         module.settings, out.detection, drawn.where.index, drawn.count, known
     )
@@ -438,7 +440,7 @@ def _mixture(config: ConfigDict) -> Phase:
     return Phase("mixture", settings.steps, loss, rates, prepare, saved)
 
 
-PHASES = {
+PHASES: dict[str, Callable[..., Phase]] = {
     "warmup": _warmup,
     "elbo": _elbo,
     "auxiliary": _auxiliary,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 import jax
 import tensorboardX
@@ -25,8 +25,15 @@ from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.errors import UserError
 
 # Fields that may differ when a run resumes, since no training step depends on them.
-MAY_CHANGE = ("num_train_steps", "log_every_steps", "eval_every_steps", "checkpoint_every_steps")
-MAY_CHANGE += ("keep_checkpoints", "dataset.data_dir", "dataset.mnist_dir")
+MAY_CHANGE = (
+    "num_train_steps",
+    "log_every_steps",
+    "eval_every_steps",
+    "checkpoint_every_steps",
+    "keep_checkpoints",
+    "dataset.data_dir",
+    "dataset.mnist_dir",
+)
 IMAGES = "dataset.images"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -126,7 +133,8 @@ class RunFiles:
     def __init__(self, workdir: pathlib.Path):
         self.workdir = workdir
         self.checkpoints = workdir / "checkpoints"
-        self._metrics = self._events = None
+        self._metrics: Any = None  # files, once they are open
+        self._events: Any = None
 
     def load_newest(self) -> Checkpoint | None:
         """Loads the newest intact checkpoint.

@@ -95,7 +95,7 @@ def evaluations_left(every: int, step: int, end: int) -> int:
     return end // every - step // every + (end % every != 0)
 
 
-def seconds_of(call: Callable[[Any], Any], argument: Any = None) -> float:
+def seconds_of(call: Callable[..., Any], argument: Any = None) -> float:
     """Times a function, each call of which is given the previous result.
 
     The first call compiles and is not timed. Several processes, whose steps wait for each other,
@@ -116,3 +116,4 @@ def seconds_of(call: Callable[[Any], Any], argument: Any = None) -> float:
         seconds = time.perf_counter() - started
         if calls == CALLS_OF_SEVERAL if several else seconds >= TIMED_SECONDS:
             return seconds / calls
+    raise AssertionError("itertools.count does not end")

@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from lavae_jax import checkpoints, figures, input_pipeline, model, model_files
+from lavae_jax.arrays import Array
 from lavae_jax.checkpoints import Checkpoint
 from lavae_jax.errors import UserError
 from lavae_jax.input_pipeline import ProcessShard
@@ -124,6 +125,7 @@ def describe_forecast(config: ConfigDict, open_data: Callable[[], Data]) -> str:
     run = Run(config, task, open_data(), no_files, time.monotonic())
     run.state = steps.replicate(run.state)
     run.make_forecast(StopRequest())  # not entered, so Ctrl-C interrupts as usual
+    assert run.forecast is not None
     return console.forecast(run.forecast, run.evaluations_left(), run.step)
 
 
@@ -404,6 +406,7 @@ class Run:
 
     def _finish_step(self) -> dict[str, float]:
         """Waits for the pending step and returns its metrics, all of which must be finite."""
+        assert self._pending is not None
         step, metrics = self._pending
         self._pending = None
         values = {name: float(v) for name, v in steps.unreplicate(metrics).items()}
@@ -498,7 +501,7 @@ class AllImages:
     def __len__(self) -> int:
         return len(self._source)
 
-    def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
+    def batches(self, reading: int = 0) -> Iterator[Array]:
         """Reads all images.
 
         Args:
@@ -531,14 +534,14 @@ class OneBatch(NamedTuple):
         is_sample: True, since these are not all images.
     """
 
-    images: np.ndarray
+    images: Array
     varies: bool
     is_sample: bool = True
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batches(self, reading: int = 0) -> Iterator[np.ndarray]:
+    def batches(self, reading: int = 0) -> Iterator[Array]:
         """Yields the batch.
 
         Args:

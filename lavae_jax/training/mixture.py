@@ -85,7 +85,7 @@ def prepare(
     begins = saved is None
     encodings = [np.zeros((0, module.settings.latent_size), np.float32)]
     sketches = [np.zeros((0, neighbours.SKETCH_SIZE), np.float32)]
-    all_objects = []
+    all_objects: list[Any] = []
 
     def is_enough() -> bool:
         return not begins or sum(map(len, sketches)) >= CANDIDATES * size
@@ -109,6 +109,7 @@ def prepare(
         params, saved = _components(np.concatenate(encodings), np.concatenate(sketches), size)
     if not with_cache:
         return Prepared(params, saved)
+    assert saved is not None
     objects = phases.gather(all_objects, len(images))
     return Prepared(params, saved, {"located": _with_near(objects, saved["sketches"])})
 
@@ -146,6 +147,6 @@ def _with_near(objects: TrainingObjects, components: np.ndarray) -> inference.Lo
     """Adds the components near each object: those initialised at similar objects."""
     is_object = objects.is_object
     number = min(neighbours.NEAR, len(components))
-    near = np.zeros((*is_object.shape, number), np.int32)
-    near[is_object] = neighbours.nearest(objects.sketch[is_object], components, number)
+    near: Any = np.zeros((*is_object.shape, number), np.int32)
+    near[is_object] = neighbours.nearest(np.asarray(objects.sketch)[is_object], components, number)
     return objects.located._replace(near=near)

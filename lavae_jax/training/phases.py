@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from ml_collections import ConfigDict
 
 from lavae_jax.scene import Scene
 
@@ -169,9 +170,7 @@ class Task(NamedTuple):
         return step == 0 or step in map(self.end_of, self.phases)
 
 
-def make(
-    config: Mapping[str, Any], constructors: Mapping[str, Callable[..., Phase]]
-) -> tuple[Phase, ...]:
+def make(config: ConfigDict, constructors: Mapping[str, Callable[..., Phase]]) -> tuple[Phase, ...]:
     """Makes the phases of a config.
 
     Args:

@@ -126,7 +126,7 @@ class ComposedScenes(NamedTuple):
     """
 
     image: jax.Array
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count
     pixel: jax.Array
     windows: jax.Array
 

@@ -182,10 +182,11 @@ def make_eval_step(task: Task, key: chex.PRNGKey, devices: Devices | None = None
         metrics = evaluate(variables, batch["image"], batch.get("count"), keys)
 
         def total(metric: jax.Array | Masked) -> tuple[jax.Array, jax.Array]:
-            has_it = batch["valid"]
             if isinstance(metric, Masked):
-                metric, has_it = metric.value, has_it & metric.valid
-            return jnp.sum(jnp.where(has_it, metric, 0)), has_it.astype(float).sum()
+                value, has_it = metric.value, batch["valid"] & metric.valid
+            else:
+                value, has_it = metric, batch["valid"]
+            return jnp.sum(jnp.where(has_it, value, 0)), has_it.astype(float).sum()
 
         return lax.psum({name: total(metric) for name, metric in metrics.items()}, AXIS)
 
