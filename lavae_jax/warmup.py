@@ -168,7 +168,7 @@ def detection_loss(
     peaks: jax.Array,
     positive_weight: float,
     localisation_weight: float,
-    ignored: jax.Array | bool = False,
+    ignored: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the cross-entropy of marked pixels, summed over pixels and averaged over images.
 
@@ -182,13 +182,15 @@ def detection_loss(
             pixels that share the probability of being marked should exceed the threshold; only the
             highest of them is counted.
         localisation_weight: the weight of the second term.
-        ignored: pixels that the first term omits, [B, H, W] bool.
+        ignored: pixels that the first term omits, [B, H, W] bool; None for no such pixels.
 
     Returns:
         The loss, a scalar.
     """
     entropy = optax.sigmoid_binary_cross_entropy(logits, peaks)
-    entropy = jnp.where(ignored, 0.0, jnp.where(peaks, positive_weight, 1.0)) * entropy
+    entropy = jnp.where(peaks, positive_weight, 1.0) * entropy
+    if ignored is not None:
+        entropy = jnp.where(ignored, 0.0, entropy)
     which = jax.nn.logsumexp(_neighbours(logits), axis=0) - logits
     return (entropy + jnp.where(peaks, localisation_weight * which, 0.0)).sum((1, 2)).mean()
 

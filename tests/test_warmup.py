@@ -194,6 +194,16 @@ def test_detection_loss_is_the_weighted_cross_entropy():
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
+def test_ignored_pixels_cost_nothing_wherever_their_logits_are():
+    rng = np.random.default_rng(2)
+    logits = rng.normal(0, 3, (2, 4, 5))
+    peaks, ignored = rng.random((2, 2, 4, 5)) < 0.2
+    p = 1 / (1 + np.exp(-logits))
+    each = np.where(peaks, -7.0 * np.log(p), -np.log(1 - p))
+    value = warmup.detection_loss(jnp.asarray(logits), peaks, 7.0, 0.0, ignored)
+    np.testing.assert_allclose(value, np.where(ignored, 0, each).sum((1, 2)).mean(), rtol=1e-5)
+
+
 def test_detection_loss_tells_a_marked_pixel_from_those_around_it():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 3, (1, 5, 6))

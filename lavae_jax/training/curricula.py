@@ -232,7 +232,7 @@ def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
 
 
 def _composed_loss(
-    module: Trainee, scenes: sleep.ComposedScenes, settings: ConfigDict, ignored=False
+    module: Trainee, scenes: sleep.ComposedScenes, settings: ConfigDict, ignored=None
 ):
     """The loss and metrics of the location network on scenes whose objects are known."""
     h_loc = inference.location_logits(module.lavae, scenes.image)
