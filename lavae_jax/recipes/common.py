@@ -216,7 +216,8 @@ def lavae_paper(config: ConfigDict) -> None:
     Args:
         config: changed in place.
     """
-    config.model.update(gamma=32.0, threshold=2.0, peak_radius=config.model.sprite_size // 3)
+    config.model.update(gamma=32.0, threshold=2.0)
+    config.model.peak_radius = _third(config.model.sprite_size)
     config.model.exclusion_radius = _half_a_sprite(config)
     # These reduce memory traffic (docs/platforms.md).
     config.model.update(activations="bfloat16", packed_pixels=2)
@@ -504,7 +505,7 @@ def follow_sprite_size(config: ConfigDict) -> None:
     """
     sprite, objects = config.model.get_ref("sprite_size"), config.model.get_ref("max_objects")
     # The recipe's rule for its radius, if it has one.
-    for rule in (_near, lambda size: size // 3, lambda size: size // 2):
+    for rule in (_near, _third, lambda size: size // 2):
         if config.model.peak_radius == rule(config.model.sprite_size):
             config.model.peak_radius = rule(sprite)
             break
@@ -515,7 +516,7 @@ def follow_sprite_size(config: ConfigDict) -> None:
     if "window" in config.model.appearance:
         config.model.appearance.window = sprite // 2 * 2 + 5  # odd
     if config.auxiliary.space_to_depth > 1:
-        config.auxiliary.cell = config.auxiliary.space_to_depth = (sprite + 1) // 3
+        config.auxiliary.cell = config.auxiliary.space_to_depth = _third(sprite)
     if "sleep" in config.get("curriculum", {}):
         config.curriculum.sleep.max_objects = objects
     config.budget = {"slots": objects, "objects_per_image": objects.to_float()}
@@ -551,6 +552,11 @@ def _baseline_steps(config: ConfigDict, *, crops: int, elbo: int, beta: int) -> 
 def _near(sprite_size: int) -> int:
     """A distance in pixels; objects closer than this may be counted as one."""
     return 1 + sprite_size // 12
+
+
+def _third(sprite_size: int) -> int:
+    """A third of a sprite in pixels, rounded; reaches no other object, but second peaks of one."""
+    return (sprite_size + 1) // 3
 
 
 def _half_a_sprite(config: ConfigDict) -> int:
