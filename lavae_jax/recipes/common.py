@@ -555,7 +555,7 @@ def _near(sprite_size: int) -> int:
 
 
 def _third(sprite_size: int) -> int:
-    """A third of a sprite in pixels, rounded; reaches no other object, but second peaks of one."""
+    """A third of a sprite, in pixels, rounded."""
     return (sprite_size + 1) // 3
 
 
