@@ -204,7 +204,7 @@ def test_elbo_gradients_through_all_networks(network, computed_on):
 
         params = variables["params"]
         check_grads(loss, (params,), order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
-        slope = jax.grad(loss)(params)
+        slope = jax.jit(jax.grad(loss))(params)
         for name in ("location", "appearance", "decoder", "count_logits"):
             assert any(bool(jnp.any(g != 0)) for g in jax.tree.leaves(slope[name]))
 

@@ -143,6 +143,7 @@ def test_gradients_against_finite_differences():
         choice = rng.uniform(size=5)
         near = np.array([[0, 1], [2, 3], [3, 0], [1, 2], [0, 2]])
 
+        @jax.jit
         def everything(made, features):
             q = gaussian.from_features(features)
             return (
