@@ -10,7 +10,7 @@ training and do not change with it, so a training step can leave out all others 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.signal
+import scipy.ndimage
 from jax import lax
 
 NEAR = 8  # components that a training step evaluates for an object; all if there are fewer
@@ -32,7 +32,7 @@ def sketch(windows: jax.Array) -> jax.Array:
         Sketches, [P, SKETCH_SIZE].
     """
     signs = np.random.default_rng(0).choice([-1, 1], (*windows.shape[1:], SKETCH_SIZE))
-    blurred = scipy.signal.convolve(signs, BLUR[..., None, None], "same", "direct")
+    blurred = scipy.ndimage.convolve(signs, BLUR[..., None, None], mode="constant")
     weights = blurred.reshape(-1, SKETCH_SIZE).astype(np.float32)
     return jnp.matmul(windows.reshape(len(windows), -1), weights, precision=lax.Precision.HIGHEST)
 

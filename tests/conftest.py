@@ -107,27 +107,41 @@ class Finished(NamedTuple):
     stderr: str
 
 
+@pytest.fixture(scope="session")
+def _forks(_compilation_cache):
+    """The process of forks.py; it ends when its standard input is closed."""
+    command = [sys.executable, str(ROOT / "tests" / "forks.py")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def launch_all(monkeypatch):
-    """Runs programs of launch/ that end soon, one after the other; see `forks`."""
+def launch_all(_forks):
+    """Runs programs of launch/ to their ends, one after the other; see `forks`."""
 
     def run(*cases: Sequence[str], **environment: str) -> list[Finished]:
-        result = subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "forks.py")],
-            input=json.dumps(cases),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            env={**os.environ, **environment},
-        )
-        return [Finished(*case) for case in json.loads(result.stdout)]
+        request = [cases, os.getcwd(), {**os.environ, **environment}]
+        print(json.dumps(request), file=_forks.stdin, flush=True)
+        return [Finished(*case) for case in json.loads(_forks.stdout.readline())]
 
     return run
 
 
 @pytest.fixture
-def launch(start):
-    """Runs a program of launch/ to its end."""
+def launch(launch_all):
+    """Runs one program of launch/ to its end."""
+
+    def run(*arguments: str, **environment: str) -> Finished:
+        (finished,) = launch_all(arguments, **environment)
+        return finished
+
+    return run
+
+
+@pytest.fixture
+def launch_anew(start):
+    """The same in a new process, as users start it, with more in its environment."""
 
     def run(*arguments: str, **kwargs) -> Finished:
         process = start(*arguments, **kwargs)

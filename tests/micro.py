@@ -112,7 +112,7 @@ _made = {}  # steps and initial states, by what they depend on
 @contextlib.contextmanager
 def _made_once(config):
     """Runs of this process that differ in nothing that is compiled share it: most of a short
-    run's time goes into tracing."""
+    run's time goes into tracing. Their pictures have one image."""
     fields = files.flatten(files.plain(config))
     what = tuple(
         (name, str(value)) for name, value in fields.items() if name not in files.MAY_CHANGE
@@ -132,6 +132,8 @@ def _made_once(config):
         for name in ("init_state", "make_train_step", "make_eval_step"):
             shared = once(getattr(step, name))
             patches.enter_context(mock.patch.object(step, name, shared))
+        # Pictures take longer to draw than most steps.
+        patches.enter_context(mock.patch.object(loop, "PICTURED", 1))
         yield
 
 

@@ -18,11 +18,11 @@ LIBTPU = os.environ.get("LAVAE_LIBTPU")
 
 
 @pytest.mark.skipif(not LIBTPU, reason="LAVAE_LIBTPU names no folder with libtpu")
-def test_the_steps_of_a_small_run_compile_for_a_tpu(launch, monkeypatch):
+def test_the_steps_of_a_small_run_compile_for_a_tpu(launch_anew, monkeypatch):
     """The step after the warm-up is a part of that within it, and left out."""
     monkeypatch.chdir(ROOT)
     flags = [*micro.flags(warmup=(1, 1)), "--phase=warmup,evaluation"]
-    result = launch("compile_check.py", *flags, PYTHONPATH=LIBTPU)
+    result = launch_anew("compile_check.py", *flags, PYTHONPATH=LIBTPU)
     assert result.returncode == 0, result.stderr
     rows = [line.split(" | ") for line in result.stdout.splitlines() if "v5e:2x2" in line]
     assert [row[2] for row in rows] == ["warmup", "evaluation"]

@@ -368,10 +368,10 @@ def kept(folder):
     return [p for p in pathlib.Path(folder).rglob("*") if p.is_file() and "record" in p.name]
 
 
-def test_a_full_disk_is_a_clear_error_and_nothing_is_kept(tmp_path, launch):
+def test_a_full_disk_is_a_clear_error_and_nothing_is_kept(tmp_path, launch_anew):
     """A limit on the size of files stands in for the disk."""
     limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 200; exec \"$@\"", "-"]
-    result = launch("build_data.py", f"--data_dir={tmp_path}", SIZES, prefix=limited)
+    result = launch_anew("build_data.py", f"--data_dir={tmp_path}", SIZES, prefix=limited)
     assert result.returncode == 1
     assert "could not be built; no partial files are kept" in result.stderr
     assert "File too large" in result.stderr

@@ -37,6 +37,7 @@ def test_gradients_against_finite_differences():
         features = jnp.array([0.7, -1.1, -1.3, 0.4])
         noise = jnp.array([0.5, -2.0])
 
+        @jax.jit
         def everything(features):
             q = gaussian.from_features(features)
             return (

@@ -133,9 +133,11 @@ def test_gradients_at_fixed_noise():
         logits = jax.random.normal(jax.random.key(0), (2, 6), jnp.float64)
         gumbel = jax.random.gumbel(jax.random.key(1), (2, 6), jnp.float64)
 
+        @jax.jit
         def relaxed(logits):
             return locations.sample_with_noise(logits, gumbel, 3, 0.6)[1:]
 
+        @jax.jit
         def hard(logits):
             return locations.sample_with_noise(logits, gumbel, 3).log_q
 

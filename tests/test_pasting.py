@@ -151,10 +151,14 @@ def test_the_loss_of_portraits_is_the_negative_elbo_of_each_object_alone(disc):
     stub = module(
         lambda x: jnp.tile(row, (len(x), 1)), lambda z: jnp.tile(sprite, (len(z), 1, 1, 1))
     )
-    loss, metrics = pasting.portrait_loss(stub, disc, keys, CANVAS, 3)
 
-    scene_keys = jax.vmap(jax.random.split, out_axes=1)(keys)[0]
-    scenes = pasting.compose(disc, scene_keys, CANVAS, 3)
+    @jax.jit
+    def loss_and_scenes(keys):
+        scene_keys = jax.vmap(jax.random.split, out_axes=1)(keys)[0]
+        scenes = pasting.compose(disc, scene_keys, CANVAS, 3)
+        return pasting.portrait_loss(stub, disc, keys, CANVAS, 3), scenes
+
+    (loss, metrics), scenes = loss_and_scenes(keys)
     counted = np.arange(3) < np.asarray(scenes.count)[:, None]
     assert 0 < counted.sum() < counted.size
     log_p = scipy.stats.norm(np.asarray(sprite), DEVIATION).logpdf(np.asarray(scenes.windows))
@@ -173,6 +177,7 @@ def test_the_gradient_of_the_loss_of_portraits_is_that_of_finite_differences(dis
     params = {name: jnp.asarray(0.1 * rng.normal(size=shape)) for name, shape in shapes.items()}
     keys = jax.random.split(jax.random.key(2), 2)
 
+    @jax.jit
     def loss(params):
         stub = module(
             lambda x: x.reshape(len(x), -1) @ params["encode"],

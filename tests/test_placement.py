@@ -113,13 +113,13 @@ def test_gradients_against_finite_differences(place, windows):
         )
         x = random(2, 3, *CANVAS, 2, dtype=jnp.float64)
         check_grads(
-            lambda s, w: placement.place(s, w, IMAGE, NUM_IMAGES, place),
+            jax.jit(lambda s, w: placement.place(s, w, IMAGE, NUM_IMAGES, place)),
             (sprites, weights),
             order=1,
             modes=["rev"],
         )
         check_grads(
-            lambda x, w: placement.windows(x, w, IMAGE, 5, windows),
+            jax.jit(lambda x, w: placement.windows(x, w, IMAGE, 5, windows)),
             (x, weights),
             order=1,
             modes=["rev"],

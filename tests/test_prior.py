@@ -26,6 +26,7 @@ def mixture(components=4, latent_size=3, seed=0, log_variance=(-2.0, 0.5)):
 
 
 SHARE = prior.STANDARD_SHARE
+log_density = jax.jit(prior.log_density)
 
 
 def log_density_by_scipy(mixture, z):
@@ -58,7 +59,7 @@ def test_the_density_is_that_of_scipy(lowest, error, transform):
 def test_the_density_integrates_to_one():
     made = mixture(latent_size=1)
     z = np.linspace(-12, 12, 20_001)
-    density = np.exp(prior.log_density(made, jnp.asarray(z, jnp.float32)[:, None]))
+    density = np.exp(log_density(made, jnp.asarray(z, jnp.float32)[:, None]))
     np.testing.assert_allclose(scipy.integrate.trapezoid(density, z), 1, rtol=1e-4)
 
 
@@ -85,16 +86,16 @@ def test_an_object_without_a_component_costs_little_more_than_under_the_paper_s_
     made = mixture(8, 32, log_variance=(-7.0, -6.0))
     z = 1.5 * jax.random.normal(jax.random.key(0), (50, 32))
     standard = scipy.stats.norm().logpdf(np.asarray(z)).sum(-1)
-    np.testing.assert_allclose(standard - prior.log_density(made, z), -np.log(SHARE), rtol=1e-4)
+    np.testing.assert_allclose(standard - log_density(made, z), -np.log(SHARE), rtol=1e-4)
 
 
 def test_only_near_components_contribute_to_the_density():
     """They have the weights that they have among all; none is evaluated twice."""
     made, z = mixture(9), jax.random.normal(jax.random.key(0), (6, 3))
     near = jnp.argsort(jax.random.uniform(jax.random.key(1), (6, 9)), axis=1)
-    whole = prior.log_density(made, z)
-    np.testing.assert_allclose(prior.log_density(made, z, near), whole, rtol=1e-5)
-    some = prior.log_density(made, z, near[:, :4])
+    whole = log_density(made, z)
+    np.testing.assert_allclose(log_density(made, z, near), whole, rtol=1e-5)
+    some = log_density(made, z, near[:, :4])
     assert (some < whole).all()
     for i in range(6):
         left_out = np.asarray(made.logits, np.float64)
@@ -143,6 +144,7 @@ def test_gradients_against_finite_differences():
         choice = rng.uniform(size=5)
         near = np.array([[0, 1], [2, 3], [3, 0], [1, 2], [0, 2]])
 
+        @jax.jit
         def everything(made, features):
             q = gaussian.from_features(features)
             return (
@@ -248,8 +250,8 @@ def test_a_component_that_is_far_away_loses_its_weight_and_does_no_harm():
     standard = SHARE * np.exp(scipy.stats.norm().logpdf(np.asarray(z, np.float64)).sum(-1))
     learnt = np.exp(log_density_by_scipy(alive, z)) - standard
     expected = np.log(kept * learnt + standard)
-    np.testing.assert_allclose(prior.log_density(dead, z), expected, rtol=1e-3)
-    slope = jax.grad(lambda m: prior.log_density(m, z).sum())(dead)
+    np.testing.assert_allclose(log_density(dead, z), expected, rtol=1e-3)
+    slope = jax.jit(jax.grad(lambda m: log_density(m, z).sum()))(dead)
     assert slope.logits[3] < 0
     np.testing.assert_array_equal(slope.features[:, 3], 0)
     assert np.isfinite(slope.features).all()

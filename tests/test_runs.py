@@ -138,7 +138,9 @@ def test_a_signal_saves_and_says_how_to_resume(number, arguments, start, tmp_pat
     assert newest(run).step == max(metrics(run))
 
 
-def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start, launch, tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(
+    arguments, start, launch_anew, tmp_path
+):
     """With XLA's optimisations on; other tests turn most of them off, to compile faster."""
     least = {"model.location.width": 1, "model.location.head_width": 1, "model.location.blocks": 0}
     least |= {"model.latent_size": 1, "auxiliary.width": 1}
@@ -155,7 +157,7 @@ def test_an_interrupted_run_resumes_bit_for_bit_as_users_run_it(arguments, start
     assert process.returncode == 128 + signal.SIGTERM, stderr
     stopped = newest(tmp_path / "pieces").step
     for workdir in ("pieces", "whole"):
-        run = launch(*arguments(workdir, steps=stopped + 3, **least), **as_users)
+        run = launch_anew(*arguments(workdir, steps=stopped + 3, **least), **as_users)
         assert run.returncode == 0, run.stderr
         assert (f"resuming after step {stopped}" in run.stdout) == (workdir == "pieces")
 
@@ -224,14 +226,14 @@ def test_a_kill_while_saving_is_survived(arguments, start, launch, tmp_path):
     assert newest(tmp_path / "run").step == whole.step + 2
 
 
-def test_a_full_disk_ends_the_run_with_a_message(arguments, data_dir, launch, tmp_path):
+def test_a_full_disk_ends_the_run_with_a_message(arguments, data_dir, launch_anew, tmp_path):
     """A limit on the size of files stands in for the disk. The data set is there before."""
     options = {**datasets.options(micro.config().dataset), "data_dir": data_dir}
     datasets.prepare(datasets.make_builder(**options))
     wide = {"model.decoder.hidden": "(64,)"}
     limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "-"]
     environment = {"JAX_COMPILATION_CACHE_DIR": ""}
-    result = launch(*arguments(steps=2, **wide), prefix=limited, **environment)
+    result = launch_anew(*arguments(steps=2, **wide), prefix=limited, **environment)
     assert result.returncode == 1
     assert "the checkpoint of step 2 could not be written" in result.stderr
     assert "there is no earlier one" in result.stderr

@@ -107,13 +107,13 @@ def wait_for(condition, log, seconds=120):
 
 
 def test_a_run_that_loses_a_task_resumes_as_if_nothing_had_been(
-    slurm, submit, launch, data_dir, tmp_path
+    slurm, submit, launch_anew, data_dir, tmp_path
 ):
     log, run, one = (tmp_path / name for name in ("log", "run", "one"))
     flags = [*micro.flags(steps=STEPS, checkpoint_every_steps=10, batch_size=8)]
     flags += ["--config.budget.slots=10", "--config.budget.objects_per_image=10"]
     flags += [f"--config.dataset.data_dir={data_dir}"]
-    result = launch("train.py", *flags, f"--workdir={one}", JAX_NUM_CPU_DEVICES="2")
+    result = launch_anew("train.py", *flags, f"--workdir={one}", JAX_NUM_CPU_DEVICES="2")
     assert result.returncode == 0, result.stderr
 
     job = submit(*flags, f"--workdir={run}")
