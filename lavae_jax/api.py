@@ -150,11 +150,13 @@ class _Trained:
         batch_size: int = 64,
         preprocessing: Preprocessing | None = None,
     ) -> None:
-        self.module, self.variables, self.config = module, variables, config
-        self.batch_size = batch_size
-        self.preprocessing = preprocessing or Preprocessing.of_config(config)
+        self.module: nn.Module = module
+        self.variables: Variables = variables
+        self.config: ConfigDict = config
+        self.batch_size: int = batch_size
+        self.preprocessing: Preprocessing = preprocessing or Preprocessing.of_config(config)
         self.folder: pathlib.Path | None = None  # where it was loaded from
-        self.fingerprint = _fingerprint(variables)
+        self.fingerprint: str = _fingerprint(variables)
 
     @property
     def channels(self) -> int:

@@ -55,7 +55,10 @@ def mnist_builder(data_dir):
 @pytest.fixture(scope="session", autouse=True)
 def _compilation_cache(tmp_path_factory):
     """Runs that differ in nothing that is compiled share it, also across processes."""
-    folder = tmp_path_factory.getbasetemp().parent / "compiled"
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of all workers of this session
+    folder /= "compiled"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", str(folder))
