@@ -400,7 +400,9 @@ def test_an_image_costs_one_pass_of_each_network(model, monkeypatch):
 
 def test_methods_are_pure_functions_under_jit_and_grad(model, scene):
     for images in (IMAGES, (255 * IMAGES).astype(np.uint8), IMAGES > 0, IMAGES[..., 0]):
-        np.testing.assert_array_equal(jax.jit(model.infer)(images).location, scene.location)
+        traced = jax.jit(model.infer)(images)
+        np.testing.assert_array_equal(traced.location, scene.location)
+        np.testing.assert_allclose(traced.score, scene.score, rtol=1e-4)
         constant = jax.jit(lambda images=images: model.infer(images))()
         np.testing.assert_array_equal(constant.location, scene.location)
     rendered = jax.jit(lambda add: model.render(scene) + add)(1.0)
@@ -500,6 +502,14 @@ def test_max_objects_of_analyse_does_not_change_the_bound(model):
         for n in (math.inf, 1)
     )
     assert all_objects == pytest.approx(one_object, rel=1e-5)
+
+
+def test_the_bound_of_analyse_is_that_of_an_image_s_index_whatever_can_be_read_before(model):
+    unreadable = np.full((20, 24), 7.0)
+    _, record = lavae_jax.analyse(model, [unreadable, IMAGES[0]], num_samples=1)
+    bounds = [model.bound(IMAGES[:1], 1, indices=[i]).log_p[0] for i in (0, 1)]
+    assert abs(bounds[1] - bounds[0]) > 1
+    assert record["log_p"] == pytest.approx(bounds[1], rel=1e-4)
 
 
 def test_images_have_a_bound_if_their_count_is_in_the_support_of_p_n(model):

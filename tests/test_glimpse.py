@@ -141,6 +141,17 @@ def test_glimpses_are_of_pixels_that_are_the_brightest_within_half_a_window(shar
         assert down.sum() == len(found)
 
 
+def test_a_thing_attracts_glimpses_whatever_its_colour():
+    grey = np.where(random(6, 4, 24, 32) < 0.1, random(7, 4, 24, 32), 0)[..., None]
+    colour = np.eye(3)[np.random.default_rng(0).integers(3, size=grey.shape[:3])]
+    expected = glimpse.fixations(jnp.asarray(grey), CELL, 9)
+    assert expected[0].sum() > 20
+    for found, other in zip(
+        glimpse.fixations(jnp.asarray(grey * colour), CELL, 9), expected, strict=True
+    ):
+        np.testing.assert_array_equal(found, other)
+
+
 def attended_columns(*brightness, kernel):
     """Of an image that is one row of pixels, a cell each."""
     image = jnp.asarray(brightness, jnp.float32)[None, None, :, None]

@@ -18,6 +18,7 @@ from test_normalisation import discs
 import lavae_jax
 from configs import images as config_of_images
 from lavae_jax import bernoulli, crops, images, input_pipeline, objects
+from lavae_jax.commands import run_data
 from lavae_jax.input_pipeline import ProcessShard
 from lavae_jax.normalisation import Components
 from lavae_jax.playground import engine
@@ -488,6 +489,18 @@ def folder(tmp_path):
     return folder
 
 
+def test_no_held_out_image_is_trained_on(folder):
+    config = config_of_images.get_config("cpu")
+    config.dataset.update(path=str(folder), invert=True, canvas=40, held_out=4)
+    config.model.sprite_size = 5
+    data = run_data.open_training_data(config)
+    seen = [part.read(range(len(part)))["image"] for part in (data.training, data.held_out)]
+    whole = [1 - images.read_image(path) / 255 for path in sorted(folder.iterdir())]
+    for image, raw in zip(np.concatenate(seen), whole, strict=True):
+        np.testing.assert_array_equal(image[: raw.shape[0], : raw.shape[1], 0], raw)
+    assert len(data.held_out) == 4
+
+
 def training(folder, workdir, steps, config="configs/images.py:cpu", **changes):
     """The program and its flags for a short run on a folder of dark objects."""
     fields = {**micro.FIELDS, **micro.LAVAE_FIELDS, "dataset.held_out": 4}
@@ -744,7 +757,9 @@ def test_what_was_found_before_an_interruption_is_kept_for_the_same_flags(tmp_pa
     second = objects.PartialRecords(output, {"model": "a"})
     assert [record["image"] for record in second.records] == ["1.png"]
     second.add([objects.failure("3.png", "torn")])
-    assert second.finish() == [output]
+    third = objects.PartialRecords(output, {"model": "a"})  # after another interruption
+    assert third.records == second.records
+    assert third.finish() == [output]
     names = [json.loads(line)["image"] for line in output.read_text().splitlines()]
     assert names == ["1.png", "3.png"]
     assert not file.exists()

@@ -79,6 +79,9 @@ def test_a_pixel_belongs_to_an_object_from_a_share_of_its_brightness_on():
     levels = np.array([[0.2, 1.0, 0.6, 0.0, 0.2, 0.22, 0.18]])
     labels = masks.label(np.array([[0, 1], [0, 5]]), sprites, levels)
     assert labels.tolist() == [[0, 1, 1, 0, 2, 2, 2]]
+    # It is the brightness in the image, however dim the sprites are.
+    dim = masks.label(np.array([[0, 1], [0, 5]]), 0.3 * sprites, levels)
+    assert dim.tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize("scale", [0.4, 0.75, 1.7, 5.0])

@@ -251,6 +251,7 @@ def test_an_interrupted_run_ends_as_one_without_a_stop(launch, launch_all, tmp_p
     assert "objects_groups.png" in first.stderr
     unfinished = tmp_path / "objects.jsonl.unfinished"
     about, *lines = unfinished.read_text().splitlines(True)
+    assert opened.fingerprint in about  # so that it is not resumed with other images
     saved = list(map(json.loads, lines))
     assert [record["count"] for record in saved] == [2] * 8
     in_the_way.rmdir()

@@ -90,6 +90,28 @@ def test_marks_are_at_the_centre_of_the_visible_part_of_an_object(scenes):
     assert seen_objects == scenes.marked.sum() > 64
 
 
+def test_what_a_brighter_object_hides_does_not_move_a_mark(disc, monkeypatch):
+    """Two discs that overlap, of which the brighter one is seen."""
+    for name, value in {"APART": (0.3, 0.6), "SCALED": 0.0, "STRETCH": 0.0}.items():
+        monkeypatch.setattr(pasting, name, value)
+    monkeypatch.setattr(pasting, "_photograph", lambda image, key: image)  # slow to compile
+    keys = jax.random.split(jax.random.key(5), 64)
+    scenes = jax.jit(lambda keys: pasting.compose(disc[:1], keys, CANVAS, 2))(keys)
+    moved, half = 0.0, disc.shape[1] // 2
+    for count, pixel, windows in zip(*map(np.asarray, scenes[1:]), strict=True):
+        levels = np.zeros((2, CANVAS[0] + 2 * half, CANVAS[1] + 2 * half))
+        marks = np.stack(np.divmod(pixel, CANVAS[1]), -1)
+        for level, (row, column), window in zip(levels, marks, windows[..., 0], strict=True):
+            level[row : row + 2 * half + 1, column : column + 2 * half + 1] = window
+        levels = levels[:, half:-half, half:-half]
+        for mark, own, other in zip(marks[:count], levels, levels[::-1], strict=False):
+            is_own = own > pasting.EXTENT * np.square(own).sum() / own.sum()
+            centre = np.argwhere(is_own & (own >= other)).mean(0)
+            np.testing.assert_allclose(mark, centre, atol=0.75)  # it is rounded
+            moved = max(moved, np.abs(np.argwhere(is_own).mean(0) - centre).max())
+    assert moved > 2
+
+
 def test_scenes_have_zero_to_max_objects_and_levels_from_zero_to_one(scenes):
     assert set(scenes.count) == set(range(6))
     assert scenes.image.shape == (64, *CANVAS, 1)

@@ -202,7 +202,8 @@ def test_calibration_composes_scenes_of_the_objects_that_the_phase_before_used(m
 
 def test_calibrated_log_odds_are_the_logistic_regression_s(monkeypatch):
     """a l + b, where l are the log-odds before."""
-    config = micro_config(recipe="sleep", warmup=(2, 2))
+    fields = {"model.min_object_probability": 0.1}  # the threshold does not stand for one half
+    config = micro_config(recipe="sleep", warmup=(2, 2), **fields)
     task = tasks.make(config)
     module = task.module((), None)
     variables = step.variables_of(step.init_state(task, jax.random.key(0)))

@@ -15,7 +15,10 @@ from conftest import ROOT, SMALL
 
 import datasets
 import lavae_jax
+from configs import images as config_of_images
+from lavae_jax import model_files
 from lavae_jax.checkpoints import CheckpointError
+from lavae_jax.commands import export
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +328,21 @@ def test_an_exported_model_is_small_and_does_the_same(launch, run, data_dir, tmp
     weights.write_bytes(weights.read_bytes()[:-20])
     with pytest.raises(CheckpointError, match=r"safetensors cannot be read"):
         lavae_jax.load(output)
+
+
+def test_neither_the_files_nor_the_command_of_a_model_name_the_folder_of_its_images(tmp_path):
+    run, output = handmade.write_run(tmp_path / "run", ""), tmp_path / "mine"
+    config = config_of_images.get_config("cpu")
+    config.dataset.update(path=str(tmp_path / "private"), member="x")
+    flags = "--config.dataset.member=x --config.dataset.path=IMAGES"
+    assert export.command(config).endswith(f"configs/images.py:cpu {flags}")
+    config.dataset.path = "tfds:mine/grey"  # is no folder
+    assert "--config.dataset.path=tfds:mine/grey" in export.command(config)
+    content = json.loads((run / "config.json").read_text())
+    content["dataset"] = {"path": str(tmp_path / "private")}
+    (run / "config.json").write_text(json.dumps(content))
+    model_files.export(run, output, "a command")
+    assert not any("private" in path.read_text() for path in output.glob("*.json*"))
 
 
 def test_the_demo_draws_its_own_scenes(launch, run, tmp_path):

@@ -57,6 +57,11 @@ def at(thing, location):
     return (*location[:2], thing[2])
 
 
+def test_the_pixel_of_a_location_beyond_the_border_is_the_nearest():
+    scene = make([(25, 5, 1.0), (-3, 30, 1.0), (20, 24, 1.0), (19, 23, 1.0)])
+    assert scene.pixel.tolist() == [[19 * 24 + 5, 23, 20 * 24 - 1, 20 * 24 - 1]]
+
+
 def test_swap_exchanges_the_locations_of_two_objects(edit):
     swapped = edit("swap", 0, 2)
     assert swapped[0] == [at(A, C), B, at(C, A)]

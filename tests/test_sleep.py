@@ -101,6 +101,19 @@ def test_an_object_is_isolated_up_to_the_border_of_a_wide_canvas():
         assert is_isolated.all()
 
 
+def test_an_object_whose_square_ends_at_the_border_may_be_cut_and_is_not_isolated():
+    settings, size = paper(sprite_size=5), 13
+    for row, column in ((2, 6), (6, 2), (size - 3, 6), (6, size - 3)):
+        towards = np.sign(6 - np.array([row, column]))  # the middle
+        for step, expected in ((0, False), (1, True)):
+            top, left = np.array([row, column]) + step * towards
+            x = np.zeros((1, size, size, 1), np.float32)
+            x[0, top - 2 : top + 3, left - 2 : left + 3] = 1  # fills its square
+            pixel = np.array([[top * size + left]])
+            _, is_isolated = sleep.isolated(settings, x, pixel, np.array([1]))
+            assert is_isolated.item() is expected
+
+
 def posterior_of_marks(canvas, objects, max_objects):
     """P(x) and P(there is an object at each pixel | x), by enumeration of p(n, z_loc, objects)."""
     pixels, total = np.prod(canvas), {}

@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import handmade
 import numpy as np
 import pytest
 from conftest import SMALL
@@ -55,6 +56,19 @@ def test_a_large_image_gives_the_objects_of_the_whole(model, crowd, canvas, monk
         ours, theirs = (np.asarray(getattr(s, name)[0]) for s in (tiled, whole))
         np.testing.assert_allclose(ours[order], theirs[same], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(model.render(tiled), rendered, atol=1e-4)
+
+
+def test_a_peak_is_compared_with_those_in_neighbouring_tiles(monkeypatch):
+    """Of peaks within a radius larger than the network's reach, the first is kept."""
+    model = handmade.model().with_settings(peak_radius=6)
+    assert model.settings.location.reach < 6
+    image = np.random.default_rng(0).random((60, 70, 1)) < 0.01
+    (whole,) = model.detect(image)
+    monkeypatch.setattr(tiles, "LARGE", 1_000)
+    monkeypatch.setattr(tiles, "SIDE", 16)
+    (tiled,) = model.detect(image)
+    assert len(whole.location) < image.sum()
+    np.testing.assert_array_equal(tiled.location, whole.location)
 
 
 def test_objects_beyond_the_border_are_drawn_and_measured_on_the_nearest_pixel(model, crowd):

@@ -230,6 +230,20 @@ def test_durations_are_formatted_for_reading():
     assert console.duration(1_220_000) == "14 days 2:53:20"
 
 
+@pytest.mark.parametrize(
+    ("phase_end", "later", "left"),
+    [
+        (50, None, "0:00:40 left"),  # the run ends within the phase, after 30 steps
+        (20, None, "0:00:20 left of this phase"),
+        (20, 100.0, "0:02:00 left"),
+    ],
+)
+def test_the_time_left_is_that_of_the_steps_until_the_end(phase_end, later, left):
+    clock = types.SimpleNamespace(images_per_second=lambda: 8.0, seconds_a_step=lambda: 2.0)
+    said = console.progress(10, 30, "elbo", phase_end, {"loss": 1.0}, {}, clock, later)
+    assert said.endswith(f"  {left}")
+
+
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_default_recipe_follows_the_devices(name, platform, monkeypatch):
@@ -293,6 +307,7 @@ def test_a_forecast_adds_up_what_is_left():
     assert [(phase.name, steps) for phase, steps in left] == [("warmup", 250), ("elbo", 700)]
     assert [(p.name, n) for p, n in forecast.phases_left(task, 300, 1_000)] == [("elbo", 700)]
     assert forecast.evaluations_left(300, 0, 1_000) == 4  # after 300, 600, 900 and at the end
+    assert forecast.evaluations_left(300, 250, 1_000) == 4
     assert forecast.evaluations_left(300, 300, 1_000) == 3
     assert forecast.evaluations_left(300, 1_000, 1_000) == 0
     assert forecast.evaluations_left(0, 0, 1_000) == 0

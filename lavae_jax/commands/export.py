@@ -28,6 +28,8 @@ RUN = flags.DEFINE_string("run", None, "The run's folder.")
 OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not exist.")
 CARD = flags.DEFINE_string("card", None, "The folder of an exported model, to rewrite its card.")
 
+PATH = "dataset.path"  # of custom images
+
 
 def _module(name: str) -> types.ModuleType:
     """Imports the module of a config, from the package or from the checkout in use."""
@@ -55,6 +57,9 @@ def command(config: ConfigDict) -> str:
     """
     usual = _module(config.name).get_config(config.recipe)
     usual, ours = (files.flatten(files.plain(c)) for c in (usual, config))
+    path = ours.get(PATH)
+    if path and not path.startswith("tfds:"):
+        ours[PATH] = "IMAGES"  # in place of a local folder or file, whose name is private
     free = {*files.MAY_CHANGE, files.IMAGES} - {"num_train_steps"}
     changes = [
         " " + shlex.quote(f"--config.{name}={value}")
