@@ -33,6 +33,9 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("model", {}).get("architecture") == "attentive":
         kept = {k: v for k, v in config["model"].items() if k != "space_to_depth"}
         config["model"] = {**kept, "architecture": "glimpse"}
+    if "sleep" in config.get("curriculum", {}):
+        sleep = {"distorted_share": 0.0, **config["curriculum"]["sleep"]}
+        config["curriculum"] = {**config["curriculum"], "sleep": sleep}
     for path, names in _RENAMED.items():
         config = _rename(config, path.split("."), names)
     return config

@@ -223,9 +223,10 @@ def _sleep(config: ConfigDict, name: str = "sleep") -> Phase:
             x.shape[1:3],
             settings.max_objects,
             settings.augmented_share,
-            settings.get("distorted_share", 0.0),
+            settings.distorted_share,
         )
-        return _composed_loss(module, scenes, settings, scenes.ambiguous)
+        ignored = scenes.ambiguous if settings.distorted_share else None
+        return _composed_loss(module, scenes, settings, ignored)
 
     rates = {"lavae.location": schedules.cosine(own)}
     return Phase(name, own.steps, loss, rates, prepare)
