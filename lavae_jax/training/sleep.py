@@ -28,7 +28,7 @@ from lavae_jax.training import distortions
 from lavae_jax.training.phases import TrainingImages
 from lavae_jax.training.trainee import Trainee
 
-AMBIGUOUS = 0.2  # pixels: so much farther from an object's centre than half a pixel
+AMBIGUOUS = 0.2  # a pixel is ambiguous if a centre is at most this much more than half a pixel away
 
 # --- objects that stand alone --------------------------------------------------
 
